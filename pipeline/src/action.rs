@@ -1,0 +1,221 @@
+//! The one place where a stage's result is looked up, made and published.
+//!
+//! A dry run and a real run come through the same function, so what `-n` says would run is what runs.
+//! It knows recipes, records and blobs; it knows no stage and no salsa.
+
+use crate::env::Env;
+use crate::error::NodeError;
+use crate::events::{Event, Status};
+use mica_cache::{ActionRecord, Digest, Output, Recipe};
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::Instant;
+
+/// The value of a node: its outputs by name, and the stage's small note. Equal outcomes let nothing
+/// downstream run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Outcome {
+    outputs: Arc<[Output]>,
+    note: Arc<[u8]>,
+}
+
+impl Outcome {
+    /// The output of a name.
+    pub fn find(&self, name: &str) -> Option<&Output> {
+        self.outputs.iter().find(|o| o.name == name)
+    }
+
+    /// The digest of an output that the stage always makes.
+    pub fn digest(&self, name: &str) -> Digest {
+        match self.find(name) {
+            Some(o) => o.digest,
+            None => panic!("a stage promised the output {name:?} and made {:?}", self.outputs),
+        }
+    }
+
+    /// All outputs, in the stage's order.
+    pub fn outputs(&self) -> &[Output] {
+        &self.outputs
+    }
+
+    /// The stage's note.
+    pub fn note(&self) -> &[u8] {
+        &self.note
+    }
+}
+
+/// Why a body failed.
+#[derive(Debug)]
+pub enum BodyError {
+    /// On its inputs: running it again gives the same.
+    Stage(String),
+    /// On its surroundings: never kept.
+    Environment(String),
+    /// An input blob that the cache should have is gone or corrupt; making it again mends this.
+    Lost(Digest),
+}
+
+impl BodyError {
+    /// A stage's own error.
+    pub fn stage(e: impl std::fmt::Display) -> BodyError {
+        BodyError::Stage(e.to_string())
+    }
+    /// An error of the surroundings.
+    pub fn environment(e: impl std::fmt::Display) -> BodyError {
+        BodyError::Environment(e.to_string())
+    }
+}
+
+impl From<mica_cache::CacheError> for BodyError {
+    fn from(e: mica_cache::CacheError) -> BodyError {
+        BodyError::Environment(e.to_string())
+    }
+}
+
+/// What a body hands back: outputs already stored as blobs, and a note.
+#[derive(Default)]
+pub struct Produced {
+    outputs: Vec<Output>,
+    note: Vec<u8>,
+}
+
+impl Produced {
+    /// Stores an output.
+    pub fn put(&mut self, env: &Env, name: &str, bytes: &[u8]) -> Result<Digest, BodyError> {
+        let digest = env.cache.put(bytes)?;
+        self.stored(name, digest, bytes.len() as u64);
+        Ok(digest)
+    }
+    /// Names an output that is stored already.
+    pub fn stored(&mut self, name: &str, digest: Digest, size: u64) {
+        self.outputs.push(Output { name: name.into(), digest, size });
+    }
+    /// How many outputs there are so far.
+    pub fn count(&self) -> usize {
+        self.outputs.len()
+    }
+    /// Keeps a note.
+    pub fn note(&mut self, note: Vec<u8>) {
+        self.note = note;
+    }
+}
+
+/// What is asked of [`action`].
+pub struct Request<'a> {
+    /// Target name.
+    pub target: &'a str,
+    /// Everything that the result depends on.
+    pub recipe: Recipe,
+    /// Memory that the body takes, for the budget.
+    pub memory: u64,
+    /// Bytes of the inputs, for the events.
+    pub bytes_in: u64,
+}
+
+/// Looks a result up, or makes and publishes it: blobs first, then the record that names them.
+pub fn action(
+    env: &Env,
+    request: Request<'_>,
+    body: impl FnOnce() -> Result<Produced, BodyError>,
+) -> Result<Outcome, NodeError> {
+    let Request { target, recipe, memory, bytes_in } = request;
+    if env.stopped() {
+        return Err(NodeError::Stopped { target: target.into() });
+    }
+    let key = recipe.key();
+    let environment = |message: String| NodeError::Environment { target: target.into(), message };
+    let report = |status, why: Option<&str>, wall_ms, outputs: &[Output]| {
+        env.considered(&Event::Action {
+                target,
+                stage: &recipe.stage,
+                status,
+                key: Some(key.to_string()),
+                why,
+                wall_ms,
+                bytes_in,
+                bytes_out: outputs.iter().map(|o| o.size).sum(),
+            });
+    };
+    let why = match decide(env, target, &recipe) {
+        Decision::Reuse(record) => {
+            if !env.dry {
+                env.cache.remember(target, &recipe).map_err(|e| environment(e.to_string()))?;
+            }
+            report(Status::Cached, None, 0, &record.outputs);
+            return Ok(Outcome { outputs: record.outputs.into(), note: record.note.into() });
+        }
+        Decision::Run(why) => why,
+    };
+    if env.dry {
+        report(Status::WouldRun, Some(&why), 0, &[]);
+        return Err(NodeError::WouldRun { target: target.into() });
+    }
+    let _permit = env.budget.acquire(memory);
+    env.progress.started(target);
+    let start = Instant::now();
+    let made = catch_unwind(AssertUnwindSafe(body));
+    let wall_ms = start.elapsed().as_millis() as u64;
+    env.progress.finished(target);
+    let produced = match made {
+        Ok(Ok(p)) => p,
+        Ok(Err(BodyError::Stage(message))) => {
+            return Err(NodeError::Stage { target: target.into(), message });
+        }
+        Ok(Err(BodyError::Environment(message))) => return Err(environment(message)),
+        Ok(Err(BodyError::Lost(blob))) => {
+            return Err(NodeError::Lost { target: target.into(), blob: blob.to_string() });
+        }
+        Err(panic) => match panic.downcast::<salsa::Cancelled>() {
+            // a cancellation is a consequence; the query that caused it reports itself
+            Ok(_) => return Err(NodeError::Stopped { target: target.into() }),
+            Err(panic) => {
+                let message = format!("the stage panicked: {}", panic_text(&*panic));
+                return Err(NodeError::Stage { target: target.into(), message });
+            }
+        },
+    };
+    let record = ActionRecord { outputs: produced.outputs, wall_ms, note: produced.note };
+    env.cache
+        .record(&key, &record)
+        .and_then(|()| env.cache.remember(target, &recipe))
+        .map_err(|e| environment(e.to_string()))?;
+    report(Status::Ran, Some(&why), wall_ms, &record.outputs);
+    Ok(Outcome { outputs: record.outputs.into(), note: record.note.into() })
+}
+
+enum Decision {
+    Reuse(ActionRecord),
+    Run(String),
+}
+
+/// Whether the action runs, and why.
+fn decide(env: &Env, target: &str, recipe: &Recipe) -> Decision {
+    if env.force {
+        return Decision::Run("forced by -B".into());
+    }
+    match env.cache.lookup(&recipe.key()) {
+        Some(record) => {
+            match record.outputs.iter().find(|o| !env.cache.contains(o.digest, o.size)) {
+                None => Decision::Reuse(record),
+                Some(lost) => Decision::Run(format!("its output {} is not in the cache", lost.name)),
+            }
+        }
+        None => Decision::Run(match env.cache.last(target) {
+            None => "first build".into(),
+            Some(old) => match recipe.first_difference(&old) {
+                Some(d) => d.to_string(),
+                None => "invalidated".into(),
+            },
+        }),
+    }
+}
+
+/// The words of a panic.
+pub fn panic_text(panic: &(dyn Any + Send)) -> &str {
+    match (panic.downcast_ref::<String>(), panic.downcast_ref::<&str>()) {
+        (Some(s), _) => s,
+        (None, Some(s)) => s,
+        _ => "without words",
+    }
+}

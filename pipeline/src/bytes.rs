@@ -1,0 +1,91 @@
+//! The bytes behind a packed layer's digests: a delivery's maps, or blobs that pack converted.
+
+use crate::action::BodyError;
+use crate::delivery::OpenDelivery;
+use crate::env::Env;
+use mica_cache::{Blob, CacheError, Digest};
+use mica_fetch::{DeliveryFiles, TensorEntry};
+use mica_pack::Source;
+use mica_quantize::TensorBytes;
+use std::borrow::Cow;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::io;
+use std::ops::Range;
+
+enum Place {
+    Delivered(TensorEntry),
+    Converted(Blob),
+}
+
+/// Tensors by digest, for one stage body.
+pub struct DeliveredBytes<'a> {
+    delivery: &'a OpenDelivery,
+    places: HashMap<Digest, Place>,
+}
+
+impl<'a> DeliveredBytes<'a> {
+    /// The tensors that lie in the delivery, and those of `needed` that lie in the cache.
+    pub fn new(
+        env: &Env,
+        delivery: &'a OpenDelivery,
+        delivered: impl IntoIterator<Item = (Digest, TensorEntry)>,
+        needed: impl IntoIterator<Item = Digest>,
+    ) -> Result<DeliveredBytes<'a>, BodyError> {
+        let mut places: HashMap<Digest, Place> =
+            delivered.into_iter().map(|(d, e)| (d, Place::Delivered(e))).collect();
+        for d in needed {
+            if let Entry::Vacant(e) = places.entry(d) {
+                e.insert(Place::Converted(env.cache.get(d)?.ok_or(BodyError::Lost(d))?));
+            }
+        }
+        Ok(DeliveredBytes { delivery, places })
+    }
+
+    /// Fails where a delivery file is no longer what it was when its digests were taken.
+    pub fn unchanged(&self) -> Result<(), BodyError> {
+        self.places.values().try_for_each(|p| match p {
+            Place::Delivered(e) => self.delivery.unchanged(e).map_err(BodyError::environment),
+            Place::Converted(_) => Ok(()),
+        })
+    }
+
+    /// The cause of a failed write of a stage's output: the disk, or the stage itself.
+    pub fn blame(&self, e: CacheError) -> BodyError {
+        match e {
+            CacheError::Producer { source } => BodyError::stage(source),
+            e => e.into(),
+        }
+    }
+
+    fn delivered(&self, e: &TensorEntry, range: Range<u64>) -> io::Result<Cow<'_, [u8]>> {
+        let mut joined = Vec::new();
+        let mut start = 0;
+        for x in &e.extents {
+            let (from, to) = (range.start.max(start), range.end.min(start + x.len));
+            if from < to {
+                let file = self.delivery.files.bytes(x.file).map_err(io::Error::other)?;
+                let at = x.offset + from - start;
+                let piece = file
+                    .get(at as usize..(at + to - from) as usize)
+                    .ok_or_else(|| io::Error::other(format!("{} became shorter", self.delivery.files.path(x.file).display())))?;
+                if from == range.start && to == range.end {
+                    return Ok(Cow::Borrowed(piece));
+                }
+                joined.extend_from_slice(piece);
+            }
+            start += x.len;
+        }
+        Ok(Cow::Owned(joined))
+    }
+}
+
+impl TensorBytes for DeliveredBytes<'_> {
+    fn bytes(&self, source: &Source, range: Range<u64>) -> io::Result<Cow<'_, [u8]>> {
+        match self.places.get(&source.digest) {
+            Some(Place::Delivered(e)) => self.delivered(e, range),
+            Some(Place::Converted(blob)) => Ok(Cow::Borrowed(&blob[range.start as usize..range.end as usize])),
+            None => Err(io::Error::other(format!("nothing is called {}", source.digest))),
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! The command's words.
+
+use clap::{Args, Parser, Subcommand};
+use std::path::PathBuf;
+
+/// Brings a published language model onto an accelerator, and says with numbers whether it computes the same.
+#[derive(Debug, Parser)]
+#[command(name = "mica", version, about, disable_help_subcommand = true)]
+pub struct Cli {
+    /// Folder to work in.
+    #[arg(short = 'C', global = true, value_name = "DIR", default_value = ".", hide_default_value = true)]
+    pub dir: PathBuf,
+    /// Workspace file, relative to the folder [default: workspace.toml here or in a folder above].
+    #[arg(short = 'f', global = true, value_name = "FILE")]
+    pub file: Option<PathBuf>,
+    /// Cache folder [default: the workspace's `cache`, else .mica beside the file].
+    #[arg(long, global = true, value_name = "DIR", env = "MICA_CACHE_DIR")]
+    pub cache: Option<PathBuf>,
+    #[command(subcommand)]
+    /// What to do.
+    pub command: Command,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Build targets: run what is out of date, reuse the rest, print the gates.
+    Build(Build),
+    /// List the targets.
+    Targets {
+        /// Only those that these name.
+        targets: Vec<String>,
+        /// As JSON.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Forget results for this workspace, so that the next build makes them again.
+    Invalidate {
+        /// Which.
+        #[arg(required = true)]
+        targets: Vec<String>,
+    },
+    /// Say why targets would run again: the first input that differs, old and new value.
+    Why {
+        /// Which.
+        #[arg(required = true)]
+        targets: Vec<String>,
+    },
+    /// Print what targets need, as Graphviz or text.
+    Graph {
+        /// Which [default: the workspace's default target].
+        targets: Vec<String>,
+        /// Indented text instead of Graphviz.
+        #[arg(long)]
+        text: bool,
+    },
+    /// Print a linked kernel or an object: each instruction with its source op and layer.
+    Disasm {
+        /// `link:MODEL.kernel` or `compile:MODEL.KIND`.
+        target: String,
+    },
+    /// Look after the cache.
+    Cache {
+        /// What.
+        #[command(subcommand)]
+        command: CacheCommand,
+    },
+    /// Print a completion script.
+    Completions {
+        /// For which shell.
+        shell: clap_complete::Shell,
+    },
+}
+
+/// How to build.
+#[derive(Debug, Args)]
+pub struct Build {
+    /// What to build [default: the workspace's default target].
+    pub targets: Vec<String>,
+    /// Only say what would run.
+    #[arg(short = 'n', long)]
+    pub dry_run: bool,
+    /// Go on with what does not depend on a failure.
+    #[arg(short = 'k', long)]
+    pub keep_going: bool,
+    /// Threads [default: one a processor].
+    #[arg(short = 'j', long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub jobs: Option<u16>,
+    /// Run everything, whatever the cache has.
+    #[arg(short = 'B', long)]
+    pub always: bool,
+    /// Write JSON lines of what happens.
+    #[arg(long, value_name = "FILE")]
+    pub events: Option<PathBuf>,
+    /// The report as JSON on standard output.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What to do with the cache.
+#[derive(Debug, Subcommand)]
+pub enum CacheCommand {
+    /// Sizes and counts.
+    Stats,
+    /// Hash every blob again; drop what is corrupt.
+    Verify,
+    /// Drop what no recent build needs.
+    Gc {
+        /// Keep what was used within so many days.
+        #[arg(long, default_value_t = 30)]
+        days: u32,
+        /// Only say what would go.
+        #[arg(short = 'n', long)]
+        dry_run: bool,
+    },
+}

@@ -1,0 +1,206 @@
+//! `mica build` and `mica why`: run what is out of date, or say what would run.
+
+use super::{FAILED, WELL, out, report};
+use crate::cli::Build;
+use crate::error::{CliError, NodeError};
+use crate::events::{Event, SCHEMA, Sink, Status};
+use crate::queries::{self, BuildDb, Retry};
+use crate::session::{Session, environment};
+use crate::workspace::Workspace;
+use crate::{schedule, targets};
+use salsa::Setter;
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Instant;
+
+/// How often a build starts over because a blob turned out to be corrupt.
+const ROUNDS: u32 = 3;
+
+/// Builds.
+pub fn run(workspace: &Workspace, cache: Option<&Path>, b: &Build) -> Result<u8, CliError> {
+    let start = Instant::now();
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let jobs = b.jobs.map_or(processors, usize::from);
+    // one pool for all stage bodies; it may exist already in a long-lived process
+    let _ = rayon::ThreadPoolBuilder::new().num_threads(jobs).build_global();
+    let mut env = environment(workspace, cache)?;
+    env.dry = b.dry_run;
+    env.force = b.always;
+    if let Some(path) = &b.events {
+        env.sink = Sink::create(path).map_err(|source| CliError::Write { path: path.clone(), source })?;
+    }
+    let mut session = Session::open(workspace, env)?;
+    for w in &session.warnings {
+        eprintln!("warning: {w}");
+    }
+    let asked = if b.targets.is_empty() { vec![workspace.config.default.clone()] } else { b.targets.clone() };
+    let goals = targets::select(&asked, &workspace.config.targets, &session.graph.names)?;
+    let wanted = session.graph.closure(&goals);
+    let env = session.env();
+    env.sink.send(&Event::Plan {
+        schema: SCHEMA,
+        version: env!("CARGO_PKG_VERSION"),
+        targets: &asked,
+        actions: wanted.len(),
+        dry_run: b.dry_run,
+    });
+    env.progress.start(wanted.len() as u64);
+    let mut errors = Vec::new();
+    for round in 0..ROUNDS {
+        errors = settle(&session, &wanted, jobs, b.keep_going);
+        let lost = errors.iter().flatten().any(|e| matches!(e, NodeError::Lost { .. }));
+        if !lost || round + 1 == ROUNDS {
+            break;
+        }
+        Retry::get(&session.db).set_round(&mut session.db).to(round + 1);
+    }
+    let env = session.env();
+    env.progress.clear();
+    let reports = if b.dry_run { Vec::new() } else { report::collect(&session, &goals, &errors) };
+    // an error of the memo costs a second reading at the next build, nothing else
+    let saved = env.cache.flush().and_then(|()| env.stamps.save());
+    if let Err(e) = saved {
+        eprintln!("warning: {e}");
+    }
+    tell_errors(&session, &wanted, &errors);
+    if b.dry_run {
+        tell_plan(&session, &wanted);
+    } else if b.json {
+        out(&report::json(&session, &wanted, &errors, &reports));
+    } else {
+        out(&report::text(&reports));
+    }
+    let gates = report::gates(&session, &reports);
+    let counts = counts(&session);
+    let failed = errors.iter().flatten().any(|e| !matches!(e, NodeError::WouldRun { .. } | NodeError::MightRun { .. }));
+    let exit = if failed || (!b.dry_run && gates[1] + gates[2] > 0) { FAILED } else { WELL };
+    env.sink.send(&Event::End { counts: counts.clone(), gates, exit });
+    env.sink.finish()?;
+    eprintln!("{}", summary(&counts, b.dry_run, start.elapsed().as_secs_f64()));
+    Ok(exit)
+}
+
+/// Settles every wanted node and reports those that no action reported itself.
+fn settle(session: &Session, wanted: &[usize], jobs: usize, keep_going: bool) -> Vec<Option<NodeError>> {
+    // the closure crosses threads, which the session's own handle of the database may not
+    let (graph, models) = (&session.graph, &session.models);
+    let handles: Vec<BuildDb> = (0..jobs.min(wanted.len()).max(1)).map(|_| session.db.clone()).collect();
+    let errors = schedule::run(graph, wanted, handles, keep_going, |db, i| {
+        let node = graph.nodes[i];
+        queries::node(db, models[node.model], node.job)
+    });
+    let env = session.env();
+    for &i in wanted {
+        let target = &graph.names[i];
+        let status = match &errors[i] {
+            // the action itself reported it
+            Some(NodeError::WouldRun { .. }) => continue,
+            None if env.status(target).is_some() => continue,
+            None => Status::Memo,
+            Some(NodeError::MightRun { .. }) => Status::MightRun,
+            Some(NodeError::Needs { .. } | NodeError::Stopped { .. }) => Status::Skipped,
+            Some(NodeError::Stage { .. } | NodeError::Environment { .. } | NodeError::Lost { .. }) => Status::Failed,
+        };
+        let why = errors[i].as_ref().map(ToString::to_string);
+        env.considered(&Event::Action {
+                target,
+                stage: target.split(':').next().unwrap_or_default(),
+                status,
+                key: None,
+                why: why.as_deref(),
+                wall_ms: 0,
+                bytes_in: 0,
+                bytes_out: 0,
+            });
+    }
+    errors
+}
+
+/// The causes on standard error, then how many nodes they kept from running.
+fn tell_errors(session: &Session, wanted: &[usize], errors: &[Option<NodeError>]) {
+    let mut waiting = 0;
+    for &i in wanted {
+        match &errors[i] {
+            Some(NodeError::Needs { .. } | NodeError::Stopped { .. }) => waiting += 1,
+            Some(e @ (NodeError::Stage { .. } | NodeError::Environment { .. } | NodeError::Lost { .. })) => {
+                session.env().progress.line(&format!("error: {e}"));
+            }
+            _ => {}
+        }
+    }
+    if waiting > 0 {
+        eprintln!("{waiting} more were not built");
+    }
+}
+
+/// A dry run's plan on standard output.
+fn tell_plan(session: &Session, wanted: &[usize]) {
+    let mut text = String::new();
+    for &i in wanted {
+        let target = &session.graph.names[i];
+        match session.env().status(target) {
+            Some(Status::WouldRun) => {
+                let why = session.env().why(target).unwrap_or_default();
+                text += &format!("run    {target}  ({why})\n");
+            }
+            Some(Status::MightRun) => text += &format!("maybe  {target}\n"),
+            _ => {}
+        }
+    }
+    out(&text);
+}
+
+/// Says why each target would run, by the very decision that a build takes.
+pub fn why(workspace: &Workspace, cache: Option<&Path>, selectors: &[String]) -> Result<u8, CliError> {
+    let mut env = environment(workspace, cache)?;
+    env.dry = true;
+    let session = Session::open(workspace, env)?;
+    let goals = targets::select(selectors, &workspace.config.targets, &session.graph.names)?;
+    let wanted = session.graph.closure(&goals);
+    let errors = settle(&session, &wanted, 1, true);
+    let env = session.env();
+    // what had to be read to know is known from now on
+    if let Err(e) = env.stamps.save() {
+        eprintln!("warning: {e}");
+    }
+    let mut text = String::new();
+    for &i in &goals {
+        let target = &session.graph.names[i];
+        text += &match &errors[i] {
+            None => format!("{target}: up to date\n"),
+            Some(NodeError::WouldRun { .. }) => {
+                format!("{target}: would run: {}\n", env.why(target).unwrap_or_default())
+            }
+            Some(NodeError::MightRun { needs, .. }) => {
+                let cause = env.why(needs).unwrap_or_default();
+                format!("{target}: depends on {needs}, which would run: {cause}\n")
+            }
+            Some(e) => format!("{e}\n"),
+        };
+    }
+    out(&text);
+    Ok(WELL)
+}
+
+fn counts(session: &Session) -> BTreeMap<Status, usize> {
+    let mut counts = BTreeMap::new();
+    for status in session.env().statuses().into_values() {
+        *counts.entry(status).or_default() += 1;
+    }
+    counts
+}
+
+fn summary(counts: &BTreeMap<Status, usize>, dry: bool, seconds: f64) -> String {
+    let n = |s| counts.get(&s).copied().unwrap_or(0);
+    let reused = n(Status::Cached) + n(Status::Memo);
+    if dry {
+        return format!("{} would run, {} might, {reused} reused", n(Status::WouldRun), n(Status::MightRun));
+    }
+    let mut line = format!("ran {}, reused {reused}", n(Status::Ran));
+    for (what, s) in [("failed", Status::Failed), ("not built", Status::Skipped)] {
+        if n(s) > 0 {
+            line += &format!(", {what} {}", n(s));
+        }
+    }
+    line + &format!(" ({seconds:.2} s)")
+}

@@ -1,0 +1,62 @@
+//! What each word of the command does: effects on the terminal and the cache, no stage's work.
+
+pub mod build;
+pub mod cache;
+pub mod inspect;
+pub mod report;
+
+use crate::cli::{Cli, Command};
+use crate::error::CliError;
+use crate::session::{Session, environment};
+use crate::workspace::Workspace;
+
+/// Exit statuses.
+pub const WELL: u8 = 0;
+/// A gate or an action failed.
+pub const FAILED: u8 = 1;
+/// Usage or workspace error.
+pub const MISUSED: u8 = 2;
+
+/// Runs the command; gives the exit status.
+pub fn run(cli: &Cli) -> Result<u8, CliError> {
+    let workspace = || Workspace::load(&cli.dir, cli.file.as_deref());
+    let session = || {
+        let w = workspace()?;
+        let env = environment(&w, cli.cache.as_deref())?;
+        let s = Session::open(&w, env)?;
+        Ok::<_, CliError>((w, s))
+    };
+    match &cli.command {
+        Command::Build(b) => build::run(&workspace()?, cli.cache.as_deref(), b),
+        Command::Targets { targets, json } => {
+            let (w, s) = session()?;
+            inspect::targets(&w, &s, targets, *json)
+        }
+        Command::Invalidate { targets } => {
+            let (w, s) = session()?;
+            inspect::invalidate(&w, &s, targets)
+        }
+        Command::Why { targets } => build::why(&workspace()?, cli.cache.as_deref(), targets),
+        Command::Graph { targets, text } => {
+            let (w, s) = session()?;
+            inspect::graph(&w, &s, targets, *text)
+        }
+        Command::Disasm { target } => {
+            let (w, s) = session()?;
+            inspect::disasm(&w, &s, target)
+        }
+        Command::Cache { command } => cache::run(&workspace()?, cli.cache.as_deref(), command),
+        Command::Completions { shell } => {
+            let mut command = <Cli as clap::CommandFactory>::command();
+            clap_complete::generate(*shell, &mut command, "mica", &mut std::io::stdout());
+            Ok(WELL)
+        }
+    }
+}
+
+/// Writes to standard output; a reader that has gone away is no error.
+pub fn out(text: &str) {
+    use std::io::Write;
+    let mut stdout = std::io::stdout().lock();
+    let _ = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
+}

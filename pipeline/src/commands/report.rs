@@ -1,0 +1,135 @@
+//! What a build says at its end: reports of scores and timings, as text, JSON and gate events.
+
+use crate::action::Outcome;
+use crate::error::NodeError;
+use crate::events::{Event, Status};
+use crate::graph::Job;
+use crate::queries::{self, Report};
+use crate::session::Session;
+use mica_cache::Digest;
+use mica_score::Verdict;
+use crate::fake_timing as timing;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+/// What a goal reports.
+pub enum Reported {
+    /// A decode run's gates.
+    Score(Box<Report>),
+    /// A kernel's cycles.
+    Timing(Box<timing::Report>),
+    /// A result whose report the cache has lost since.
+    Lost(Digest),
+}
+
+/// A goal's target and its report.
+pub type Named = (String, Reported);
+
+/// The reports of those goals that have one and were built.
+pub fn collect(session: &Session, goals: &[usize], errors: &[Option<NodeError>]) -> Vec<Named> {
+    let mut reports = Vec::new();
+    for &i in goals.iter().filter(|&&i| errors[i].is_none()) {
+        let node = session.graph.nodes[i];
+        let model = session.models[node.model];
+        let report = match node.job {
+            Job::Score => queries::scored(&session.db, model)
+                .map(|o| read(session, &o, queries::SCORE_KIND, |r| Reported::Score(Box::new(r)))),
+            Job::Timing => queries::timed(&session.db, model)
+                .map(|o| read(session, &o, queries::TIMING_KIND, |r| Reported::Timing(Box::new(r)))),
+            _ => continue,
+        };
+        if let Ok(r) = report {
+            reports.push((session.graph.names[i].clone(), r));
+        }
+    }
+    reports
+}
+
+fn read<T: DeserializeOwned>(
+    session: &Session,
+    outcome: &Outcome,
+    kind: &str,
+    of: impl FnOnce(T) -> Reported,
+) -> Reported {
+    let digest = outcome.digest("report");
+    let blob = session.env().cache.get(digest).ok().flatten();
+    match blob.and_then(|b| mica_cache::decode(kind, &b).ok()) {
+        Some(value) => of(value),
+        None => Reported::Lost(digest),
+    }
+}
+
+/// Whether a report was lost between the build and its printing.
+pub fn any_lost(reports: &[Named]) -> bool {
+    reports.iter().any(|(_, r)| matches!(r, Reported::Lost(_)))
+}
+
+/// The reports as a person reads them.
+pub fn text(reports: &[Named]) -> String {
+    let mut out = String::new();
+    for (target, report) in reports {
+        out += &format!("── {target}\n");
+        out += &match report {
+            Reported::Score(r) => r.render(),
+            Reported::Timing(t) => t.summary(),
+            Reported::Lost(d) => format!("the report {d} is gone from the cache; build again\n"),
+        };
+        out += "\n";
+    }
+    out
+}
+
+/// Sends an event a gate; gives how many passed, failed, were not run.
+pub fn gates(session: &Session, reports: &[Named]) -> [usize; 3] {
+    let mut counts = [0; 3];
+    for (target, report) in reports {
+        let Reported::Score(r) = report else { continue };
+        for g in &r.decode.gates {
+            let (slot, pass, why) = match &g.verdict {
+                Verdict::Pass => (0, Some(true), None),
+                Verdict::Fail => (1, Some(false), None),
+                Verdict::NotRun(reason) => (2, None, Some(reason.as_str())),
+            };
+            counts[slot] += 1;
+            session.env().sink.send(&Event::Gate {
+                target,
+                name: &g.name,
+                value: g.value.is_finite().then_some(g.value),
+                bound: &g.bound.to_string(),
+                pass,
+                why,
+            });
+        }
+    }
+    counts
+}
+
+/// Raised when a field of the JSON report changes its meaning or goes away.
+const SCHEMA: u32 = 1;
+
+/// The build as one JSON document.
+pub fn json(session: &Session, wanted: &[usize], errors: &[Option<NodeError>], reports: &[Named]) -> String {
+    let env = session.env();
+    let actions: Vec<Value> = wanted
+        .iter()
+        .map(|&i| {
+            let target = &session.graph.names[i];
+            json!({ "target": target, "status": env.status(target).unwrap_or(Status::Skipped), "why": env.why(target) })
+        })
+        .collect();
+    let errors: Vec<Value> = errors
+        .iter()
+        .flatten()
+        .map(|e| json!({ "target": e.target(), "message": e.to_string() }))
+        .collect();
+    let reports: Vec<Value> = reports
+        .iter()
+        .map(|(target, r)| match r {
+            Reported::Score(r) => json!({ "target": target, "score": r }),
+            Reported::Timing(t) => json!({ "target": target, "timing": t }),
+            Reported::Lost(d) => json!({ "target": target, "lost": d.to_string() }),
+        })
+        .collect();
+    let document = json!({ "schema": SCHEMA, "actions": actions, "errors": errors, "reports": reports });
+    format!("{document:#}\n")
+}

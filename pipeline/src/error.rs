@@ -1,0 +1,193 @@
+//! What can go wrong, in two layers: a node's error, which is a value that other nodes see, and the
+//! command's error, which a person sees.
+
+use miette::{Diagnostic, NamedSource, SourceSpan};
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+use thiserror::Error;
+
+/// Why a node has no result. It is the value of a query, so it is plain and comparable.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Error)]
+pub enum NodeError {
+    /// The stage refused or failed on its inputs; running it again gives the same.
+    #[error("{target}: {message}")]
+    Stage {
+        /// Whose result is missing.
+        target: String,
+        /// The stage's own words.
+        message: String,
+    },
+    /// The surroundings failed (disk, permission, a file that changed); never kept, worth a retry.
+    #[error("{target}: {message}")]
+    Environment {
+        /// Whose result is missing.
+        target: String,
+        /// What happened.
+        message: String,
+    },
+    /// A blob that it reads is gone from the cache or was corrupt; the build makes it again.
+    #[error("{target}: the blob {blob} is gone from the cache or was corrupt")]
+    Lost {
+        /// Whose result is missing.
+        target: String,
+        /// The blob's digest.
+        blob: String,
+    },
+    /// A node that it needs has no result.
+    #[error("{target}: needs {needs}")]
+    Needs {
+        /// Whose result is missing.
+        target: String,
+        /// The first node that failed.
+        needs: String,
+    },
+    /// A dry run: it would run.
+    #[error("{target}: would run")]
+    WouldRun {
+        /// Whose result is missing.
+        target: String,
+    },
+    /// A dry run: something that it needs would run, and the outcome decides.
+    #[error("{target}: waits for {needs}")]
+    MightRun {
+        /// Whose result is missing.
+        target: String,
+        /// The first node that would run.
+        needs: String,
+    },
+    /// The build was stopped before it got here.
+    #[error("{target}: not started")]
+    Stopped {
+        /// Whose result is missing.
+        target: String,
+    },
+}
+
+impl NodeError {
+    /// Whose result is missing.
+    pub fn target(&self) -> &str {
+        match self {
+            NodeError::Stage { target, .. }
+            | NodeError::Environment { target, .. }
+            | NodeError::Lost { target, .. }
+            | NodeError::Needs { target, .. }
+            | NodeError::WouldRun { target }
+            | NodeError::MightRun { target, .. }
+            | NodeError::Stopped { target } => target,
+        }
+    }
+
+    /// The same lack as the node `target` sees it, which needs this one.
+    pub fn seen_by(&self, target: &str) -> NodeError {
+        let target = target.to_string();
+        match self {
+            NodeError::Stage { target: needs, .. }
+            | NodeError::Environment { target: needs, .. }
+            | NodeError::Lost { target: needs, .. }
+            | NodeError::Needs { needs, .. } => NodeError::Needs { target, needs: needs.clone() },
+            NodeError::WouldRun { target: needs } | NodeError::MightRun { needs, .. } => {
+                NodeError::MightRun { target, needs: needs.clone() }
+            }
+            NodeError::Stopped { .. } => NodeError::Stopped { target },
+        }
+    }
+}
+
+/// What the command reports and exits 2 for.
+#[derive(Debug, Error, Diagnostic)]
+pub enum CliError {
+    /// No workspace in the folder or above.
+    #[error("no workspace.toml in {} or a folder above", dir.display())]
+    #[diagnostic(help("name one with -f FILE, or the folder that has it with -C DIR"))]
+    NoWorkspace {
+        /// Where the search began.
+        dir: PathBuf,
+    },
+    /// A file could not be read.
+    #[error("{}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The system's word.
+        source: std::io::Error,
+    },
+    /// A file could not be written.
+    #[error("{}: {source}", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// The system's word.
+        source: std::io::Error,
+    },
+    /// The workspace's text is wrong at a place.
+    #[error("{file}, line {line}: {why}")]
+    Toml {
+        /// The file's name.
+        file: String,
+        /// Line, from 1.
+        line: usize,
+        /// What is wrong.
+        why: String,
+        /// The text, for the picture.
+        #[source_code]
+        text: NamedSource<String>,
+        /// The place, for the picture.
+        #[label("here")]
+        at: SourceSpan,
+    },
+    /// The workspace says something that can't be.
+    #[error("{what}: {why}")]
+    Config {
+        /// The setting.
+        what: String,
+        /// What is wrong with it.
+        why: String,
+    },
+    /// No such target.
+    #[error("no target is called {name:?}{}", nearest.as_ref().map(|n| format!("; the nearest is {n:?}")).unwrap_or_default())]
+    #[diagnostic(help("`mica targets` lists them"))]
+    Target {
+        /// As it was asked for.
+        name: String,
+        /// The nearest that exists.
+        nearest: Option<String>,
+    },
+    /// A delivery can't be read.
+    #[error("delivery {delivery:?}: {message}")]
+    Delivery {
+        /// Its name in the workspace.
+        delivery: String,
+        /// What is wrong: names the file or tensor, and what to do.
+        message: String,
+    },
+    /// The cache can't be used.
+    #[error("{0}")]
+    Cache(#[from] mica_cache::CacheError),
+    /// Anything that was asked for and can't be.
+    #[error("{0}")]
+    Usage(String),
+}
+
+impl CliError {
+    /// An error at a place of the workspace's text.
+    pub fn toml(path: &Path, text: &str, why: String, at: Range<usize>) -> CliError {
+        let file = path.file_name().map_or_else(String::new, |f| f.to_string_lossy().into_owned());
+        CliError::Toml {
+            line: text[..at.start.min(text.len())].matches('\n').count() + 1,
+            why,
+            text: NamedSource::new(&file, text.to_string()),
+            at: (at.start, at.len()).into(),
+            file,
+        }
+    }
+}
+
+impl CliError {
+    /// The exit status: a delivery that can't be read fails the build, everything else is misuse.
+    pub fn exit(&self) -> u8 {
+        match self {
+            CliError::Delivery { .. } => crate::commands::FAILED,
+            _ => crate::commands::MISUSED,
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! The nodes of a build and what each needs, from the facts of the models alone.
+//!
+//! It knows names and order, no digest and no result. Every node is one query of `queries`; parts of a
+//! model are the embedding, its layers and the head, in order.
+
+use std::fmt;
+
+/// Facts of one model that decide its nodes.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Facts {
+    /// Name in the workspace.
+    pub model: String,
+    /// `embed`, `layer0` …, `head`.
+    pub parts: Vec<String>,
+    /// Kind of each part: an index into `kinds`.
+    pub kind_of: Vec<usize>,
+    /// `embed`, the layer kinds, `head`.
+    pub kinds: Vec<String>,
+    /// Token blocks of a decode run; 0 where there are no tokens to decode.
+    pub blocks: usize,
+    /// Whether forced routing comes from captures of the same weights (else from our own reference).
+    pub captured_routing: bool,
+}
+
+/// Which experts a device run takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Routing {
+    /// Those that its own router chooses.
+    Free,
+    /// Those of the reference.
+    Forced,
+}
+
+impl fmt::Display for Routing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Routing::Free => "free",
+            Routing::Forced => "forced",
+        })
+    }
+}
+
+/// One piece of work on one model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Job {
+    /// Digests of a part's tensors.
+    Fetch(usize),
+    /// A part's packed layer.
+    Pack(usize),
+    /// A part's constant segment.
+    Quantize(usize),
+    /// A kind's object.
+    Compile(usize),
+    /// The whole kernel.
+    Link,
+    /// A part's float64 reference on a token block: part, block.
+    Reference(usize, usize),
+    /// A part on the device on a token block: part, routing, block.
+    Segment(usize, Routing, usize),
+    /// The whole kernel on the first tokens.
+    Kernel,
+    /// Cycles of the whole kernel.
+    Timing,
+    /// The gates of decode.
+    Score,
+}
+
+/// A job of a model (an index into the facts).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct NodeId {
+    /// Which model.
+    pub model: usize,
+    /// What is done.
+    pub job: Job,
+}
+
+/// All nodes, each after what it needs.
+#[derive(Debug)]
+pub struct Graph {
+    /// Nodes.
+    pub nodes: Vec<NodeId>,
+    /// Their target names.
+    pub names: Vec<String>,
+    /// Indices of what each needs directly.
+    pub needs: Vec<Vec<usize>>,
+}
+
+/// The target name of a job.
+pub fn name(facts: &Facts, job: Job) -> String {
+    let m = &facts.model;
+    let part = |p: usize| &facts.parts[p];
+    match job {
+        Job::Fetch(p) => format!("fetch:{m}.{}", part(p)),
+        Job::Pack(p) => format!("pack:{m}.{}", part(p)),
+        Job::Quantize(p) => format!("quantize:{m}.{}", part(p)),
+        Job::Compile(k) => format!("compile:{m}.{}", facts.kinds[k]),
+        Job::Link => format!("link:{m}.kernel"),
+        Job::Reference(p, b) => format!("reference:{m}.{}.block{b}", part(p)),
+        // the embedding has no router, so both runs share it
+        Job::Segment(0, _, b) => format!("simulate:{m}.{}.block{b}", part(0)),
+        Job::Segment(p, r, b) => format!("simulate:{m}.{}.{r}.block{b}", part(p)),
+        Job::Kernel => format!("simulate:{m}.kernel"),
+        Job::Timing => format!("timing:{m}.kernel"),
+        Job::Score => format!("score:{m}.decode"),
+    }
+}
+
+impl Graph {
+    /// The graph of all models.
+    pub fn new(models: &[Facts]) -> Graph {
+        let mut g = Graph { nodes: Vec::new(), names: Vec::new(), needs: Vec::new() };
+        for (model, facts) in models.iter().enumerate() {
+            let mut at = std::collections::HashMap::new();
+            for (job, needs) in jobs(facts) {
+                let needs = needs.iter().map(|n| at[n]).collect();
+                at.insert(job, g.nodes.len());
+                g.nodes.push(NodeId { model, job });
+                g.names.push(name(facts, job));
+                g.needs.push(needs);
+            }
+        }
+        g
+    }
+
+    /// The nodes that the goals need, themselves included, in order.
+    pub fn closure(&self, goals: &[usize]) -> Vec<usize> {
+        let mut wanted = vec![false; self.nodes.len()];
+        for &g in goals {
+            wanted[g] = true;
+        }
+        // needs come before, so one pass from the end reaches everything
+        for i in (0..self.nodes.len()).rev() {
+            if wanted[i] {
+                for &n in &self.needs[i] {
+                    wanted[n] = true;
+                }
+            }
+        }
+        (0..self.nodes.len()).filter(|&i| wanted[i]).collect()
+    }
+}
+
+/// The jobs of a model in order, each with what it needs.
+fn jobs(f: &Facts) -> Vec<(Job, Vec<Job>)> {
+    let parts = 0..f.parts.len();
+    let head = f.parts.len() - 1;
+    let mut out = Vec::new();
+    for k in 0..f.kinds.len() {
+        out.push((Job::Compile(k), vec![]));
+    }
+    for p in parts.clone() {
+        out.push((Job::Fetch(p), vec![]));
+        out.push((Job::Pack(p), vec![Job::Fetch(p)]));
+        out.push((Job::Quantize(p), vec![Job::Pack(p)]));
+    }
+    let quantized = || parts.clone().map(Job::Quantize);
+    let compiled = (0..f.kinds.len()).map(Job::Compile);
+    out.push((Job::Link, compiled.chain(quantized()).collect()));
+    if f.blocks > 0 {
+        let mut scored = Vec::new();
+        for p in parts.clone() {
+            for b in 0..f.blocks {
+                let earlier = |job: &dyn Fn(usize, usize) -> Job| {
+                    let below = (p > 0).then(|| job(p - 1, b));
+                    let before = (b > 0).then(|| job(p, b - 1));
+                    below.into_iter().chain(before)
+                };
+                let reference = Job::Reference(p, b);
+                let mut needs = vec![Job::Quantize(p)];
+                needs.extend(earlier(&|p, b| Job::Reference(p, b)));
+                out.push((reference, needs));
+                scored.push(reference);
+                for r in [Routing::Free, Routing::Forced] {
+                    if p == 0 && r == Routing::Forced {
+                        continue;
+                    }
+                    let mut needs = vec![Job::Compile(f.kind_of[p]), Job::Quantize(p)];
+                    needs.extend(earlier(&|p, b| segment(p, r, b)));
+                    if r == Routing::Forced && p != head && !f.captured_routing {
+                        needs.push(reference);
+                    }
+                    out.push((Job::Segment(p, r, b), needs));
+                    scored.push(Job::Segment(p, r, b));
+                }
+            }
+        }
+        out.push((Job::Kernel, std::iter::once(Job::Link).chain(quantized()).collect()));
+        scored.push(Job::Kernel);
+        out.push((Job::Timing, vec![Job::Link]));
+        out.push((Job::Score, scored));
+    } else {
+        out.push((Job::Timing, vec![Job::Link]));
+    }
+    out
+}
+
+/// The segment node, the embedding's being shared by both routings.
+pub fn segment(part: usize, routing: Routing, block: usize) -> Job {
+    Job::Segment(part, if part == 0 { Routing::Free } else { routing }, block)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn facts(layers: usize, blocks: usize) -> Facts {
+        let mut parts = vec!["embed".to_string()];
+        parts.extend((0..layers).map(|i| format!("layer{i}")));
+        parts.push("head".into());
+        Facts {
+            model: "m".into(),
+            kind_of: (0..layers + 2)
+                .map(|p| if p == 0 { 0 } else if p == layers + 1 { 2 } else { 1 })
+                .collect(),
+            parts,
+            kinds: ["embed", "layer", "head"].map(String::from).to_vec(),
+            blocks,
+            captured_routing: false,
+        }
+    }
+
+    #[test]
+    fn every_node_comes_after_what_it_needs_and_has_its_own_name() {
+        let g = Graph::new(&[facts(3, 2), facts(1, 0)]);
+        for (i, needs) in g.needs.iter().enumerate() {
+            assert!(needs.iter().all(|&n| n < i), "{}", g.names[i]);
+        }
+        let mut of_first: Vec<_> =
+            g.nodes.iter().zip(&g.names).filter(|(n, _)| n.model == 0).map(|(_, n)| n).collect();
+        let count = of_first.len();
+        of_first.sort();
+        of_first.dedup();
+        assert_eq!(of_first.len(), count);
+    }
+
+    #[test]
+    fn a_layer_reaches_only_what_depends_on_it() {
+        let g = Graph::new(&[facts(4, 1)]);
+        let find = |n: &str| g.names.iter().position(|x| x == n).unwrap();
+        let needs = |a: &str, b: &str| g.closure(&[find(a)]).contains(&find(b));
+        assert!(needs("simulate:m.layer3.free.block0", "quantize:m.layer1"));
+        assert!(!needs("simulate:m.layer1.free.block0", "quantize:m.layer3"));
+        assert!(needs("simulate:m.layer2.forced.block0", "reference:m.layer2.block0"));
+        assert!(!needs("simulate:m.layer2.free.block0", "reference:m.layer2.block0"));
+        assert!(!needs("compile:m.layer", "pack:m.layer0"));
+        assert_eq!(g.closure(&[find("score:m.decode")]).len(), g.nodes.len() - 1, "all but timing");
+    }
+}

@@ -1,0 +1,211 @@
+//! The host of a kernel: feeds one call a token and carries states and caches between calls.
+//!
+//! It goes by the names of a kernel's entries alone: `X.out` returns as the next call's `X.in`, and the
+//! rows of `Y_row.out` are appended to `Y_cache.in` at the call's position. It knows no model and no cache
+//! on disk.
+
+use mica_device::format::Format;
+use mica_device::object::{Direction, EdgeUse, Entry, Kernel};
+use mica_simulate::{Counters, Edges, Machine, Program, SimError};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// What a run of some consecutive tokens starts from.
+#[derive(Default)]
+pub struct Feed<'a> {
+    /// Token ids, one a call.
+    pub ids: &'a [i64],
+    /// Position of the first.
+    pub first: u64,
+    /// Residuals for kernels that take one, the calls' one after the other.
+    pub hidden: Option<&'a [u8]>,
+    /// Forced expert ids, `[calls, k]` for each share of the edge in order; `None` lets the device choose.
+    pub forced: Option<Vec<&'a [i64]>>,
+    /// States by name (`conv_state`); zero where absent.
+    pub states: BTreeMap<String, &'a [u8]>,
+    /// Rows that the caches (`k_cache`) hold already, in blocks, for kernels of one part.
+    pub rows: BTreeMap<String, Vec<&'a [u8]>>,
+}
+
+/// What lies in an output: enough to read it as numbers.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Shape {
+    /// Element format.
+    pub format: Format,
+    /// Fraction bits of FX32.
+    pub frac: u8,
+    /// Elements of one call.
+    pub elements: u64,
+}
+
+/// What a run left.
+#[derive(Debug, Default)]
+pub struct Run {
+    /// Outputs that are neither states nor rows, the calls' one after the other.
+    pub outputs: BTreeMap<String, Vec<u8>>,
+    /// How to read them.
+    pub shapes: BTreeMap<String, Shape>,
+    /// States after the last call.
+    pub states: BTreeMap<String, Vec<u8>>,
+    /// Rows appended to each cache, call after call.
+    pub rows: BTreeMap<String, Vec<u8>>,
+    /// Counted events.
+    pub counters: Counters,
+}
+
+/// A cache entry and the rows entry that feeds it.
+struct Cache<'k> {
+    cache: &'k Entry,
+    rows: &'k Entry,
+    buffer: Vec<u8>,
+}
+
+/// Runs one call a token.
+pub fn run(
+    machine: &mut Machine<'_>,
+    program: &Program,
+    kernel: &Kernel,
+    feed: &Feed<'_>,
+) -> Result<Run, SimError> {
+    let mut states = states(kernel, feed);
+    let mut caches = caches(kernel, feed);
+    let mut out = Run::default();
+    for (i, &id) in feed.ids.iter().enumerate() {
+        let position = feed.first + i as u64;
+        // states and caches are lent to the call, so a fresh set of edges each time
+        let mut edges = Edges::new(program);
+        for e in &kernel.entries {
+            match e.name.as_str() {
+                "token.in" => edges.set_in(&e.name, id.to_le_bytes().to_vec())?,
+                "pos.in" => edges.set_in(&e.name, position.to_le_bytes().to_vec())?,
+                "hidden.in" => {
+                    let n = e.bytes as usize;
+                    edges.set_in(&e.name, &feed.hidden.unwrap_or_default()[i * n..(i + 1) * n])?;
+                }
+                "forced_ids.in" => edges.set_in(&e.name, forced(e, feed, i))?,
+                _ => {}
+            }
+        }
+        for (name, state) in &states {
+            edges.set_in(&format!("{name}.in"), state.as_slice())?;
+        }
+        for c in &caches {
+            edges.set_in(&c.cache.name, c.buffer.as_slice())?;
+        }
+        out.counters += machine.call(&mut edges)?;
+        let mut left = BTreeMap::new();
+        for e in kernel.entries.iter().filter(|e| e.direction == Direction::Out) {
+            left.insert(e.name.as_str(), edges.take_out(&e.name)?);
+        }
+        drop(edges);
+        for c in &mut caches {
+            let row = left.remove(c.rows.name.as_str()).unwrap_or_default();
+            c.append(&row, position);
+            out.rows.entry(base(c.cache).into()).or_default().extend(row);
+        }
+        for (name, state) in &mut states {
+            if let Some(next) = left.remove(format!("{name}.out").as_str()) {
+                *state = next;
+            }
+        }
+        for e in &kernel.entries {
+            let Some(bytes) = left.remove(e.name.as_str()) else { continue };
+            out.outputs.entry(base(e).into()).or_default().extend(bytes);
+            if let Some((_, _, first)) = e.shares.first() {
+                let elements = e.bytes / first.format.bytes();
+                let shape = Shape { format: first.format, frac: first.frac, elements };
+                out.shapes.entry(base(e).into()).or_insert(shape);
+            }
+        }
+    }
+    out.states = states;
+    Ok(out)
+}
+
+/// An entry's name without its direction.
+fn base(e: &Entry) -> &str {
+    e.name.rsplit_once('.').map_or(&e.name, |(base, _)| base)
+}
+
+fn find<'k>(kernel: &'k Kernel, name: &str) -> Option<&'k Entry> {
+    kernel.entries.iter().find(|e| e.name == name)
+}
+
+/// Inputs that leave and return under one name, as they start.
+fn states(kernel: &Kernel, feed: &Feed<'_>) -> BTreeMap<String, Vec<u8>> {
+    let ins = kernel.entries.iter().filter(|e| e.direction == Direction::In && base(e) != "hidden");
+    ins.filter(|e| find(kernel, &format!("{}.out", base(e))).is_some())
+        .map(|e| {
+            let seed = feed.states.get(base(e)).map_or_else(|| vec![0; e.bytes as usize], |s| s.to_vec());
+            (base(e).to_string(), seed)
+        })
+        .collect()
+}
+
+/// Caches that grow by a row a call, with the rows that they hold at the start.
+fn caches<'k>(kernel: &'k Kernel, feed: &Feed<'_>) -> Vec<Cache<'k>> {
+    let mut caches = Vec::new();
+    for e in kernel.entries.iter().filter(|e| e.direction == Direction::In) {
+        let rows = base(e).strip_suffix("_cache").and_then(|n| find(kernel, &format!("{n}_row.out")));
+        let Some(rows) = rows else { continue };
+        let mut c = Cache { cache: e, rows, buffer: vec![0; e.bytes as usize] };
+        let held = feed.rows.get(base(e)).into_iter().flatten();
+        let held = held.flat_map(|block| block.chunks_exact(rows.bytes as usize));
+        for (position, row) in held.enumerate() {
+            c.append(row, position as u64);
+        }
+        caches.push(c);
+    }
+    caches
+}
+
+/// The forced ids of one call, −1 where the device chooses.
+fn forced(e: &Entry, feed: &Feed<'_>, call: usize) -> Vec<u8> {
+    let mut bytes = vec![0xff; e.bytes as usize];
+    for (share, (_, offset, what)) in e.shares.iter().enumerate() {
+        let k = what.shape.iter().product::<u64>() as usize;
+        if let Some(ids) = feed.forced.as_ref().map(|f| &f[share][call * k..(call + 1) * k]) {
+            for (j, &id) in ids.iter().enumerate() {
+                let at = *offset as usize + j * 4;
+                bytes[at..at + 4].copy_from_slice(&(id as i32).to_le_bytes());
+            }
+        }
+    }
+    bytes
+}
+
+impl Cache<'_> {
+    /// Puts the rows of one call, `[heads, dim]` a share, at a position of the caches `[heads, capacity, dim]`.
+    fn append(&mut self, row: &[u8], position: u64) {
+        for ((_, cache_at, cache), (_, row_at, rows)) in self.cache.shares.iter().zip(&self.rows.shares) {
+            let (heads, capacity) = (cache.shape[0], cache.shape[1]);
+            let dim = (bytes_of(rows) / heads) as usize;
+            for head in 0..heads {
+                let from = *row_at as usize + head as usize * dim;
+                let to = (*cache_at + (head * capacity + position) * dim as u64) as usize;
+                self.buffer[to..to + dim].copy_from_slice(&row[from..from + dim]);
+            }
+        }
+    }
+}
+
+fn bytes_of(e: &EdgeUse) -> u64 {
+    e.shape.iter().product::<u64>() * e.format.bytes()
+}
+
+/// Stored elements as float64; every value of every format is one exactly.
+pub fn values(bytes: &[u8], shape: &Shape) -> Vec<f64> {
+    let four = || bytes.chunks_exact(4).map(|c| [c[0], c[1], c[2], c[3]]);
+    let two = || bytes.chunks_exact(2).map(|c| [c[0], c[1]]);
+    match shape.format {
+        Format::F32 => four().map(|c| f32::from_le_bytes(c).into()).collect(),
+        Format::Fx32 => {
+            let unit = (-f64::from(shape.frac)).exp2();
+            four().map(|c| f64::from(i32::from_le_bytes(c)) * unit).collect()
+        }
+        Format::I32 => four().map(|c| i32::from_le_bytes(c).into()).collect(),
+        Format::F16 => two().map(|c| half::f16::from_le_bytes(c).to_f64()).collect(),
+        Format::Bf16 => two().map(|c| half::bf16::from_le_bytes(c).to_f64()).collect(),
+        Format::I8 => bytes.iter().map(|&b| f64::from(b as i8)).collect(),
+    }
+}

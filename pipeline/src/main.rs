@@ -1,0 +1,25 @@
+//! The `mica` command: parses words, runs them, tells errors and exits.
+
+use clap::Parser;
+use mica::cli::Cli;
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(e) => {
+            // help and version are no misuse
+            let code = if e.use_stderr() { mica::commands::MISUSED } else { mica::commands::WELL };
+            let _ = e.print();
+            return ExitCode::from(code);
+        }
+    };
+    match mica::commands::run(&cli) {
+        Ok(code) => ExitCode::from(code),
+        Err(e) => {
+            let code = e.exit();
+            eprintln!("{:?}", miette::Report::new(e));
+            ExitCode::from(code)
+        }
+    }
+}

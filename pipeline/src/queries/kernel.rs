@@ -1,0 +1,84 @@
+//! The whole kernel: link, and the device run token by token as it would really run.
+
+use super::segment::{Simulation, constants};
+use super::{Db, ModelInput, Result, compile, compiled, load, need, quantized, retriable, target};
+use crate::action::{BodyError, Outcome, Produced, Request, action};
+use crate::graph::Job;
+use crate::host::Feed;
+use mica_cache::{Recipe, encode};
+use mica_compile::Seams;
+use mica_device::NUMERICS;
+use mica_device::object::{Kernel, Object};
+use std::collections::BTreeMap;
+
+/// The kind of a kernel's blob.
+pub const KIND: &str = "kernel";
+
+/// The linked kernel: output `kernel`. Its constants are named in the key, so that it is the image of
+/// these very weights.
+#[salsa::tracked(returns(clone))]
+pub fn linked(db: &dyn Db, model: ModelInput) -> Result<Outcome> {
+    retriable(db);
+    let (facts, target) = target(db, model, Job::Link)?;
+    let product = model.product(db);
+    let mut recipe = Recipe::new("link", mica_compile::VERSION)
+        .param("entries", product.entries)
+        .param("l2", product.l2)
+        .param("lrm", product.lrm());
+    let mut objects = Vec::new();
+    for (p, name) in facts.parts.iter().enumerate() {
+        let object = need(&target, compiled(db, model, p))?.digest("object");
+        let segment = need(&target, quantized(db, model, p))?.digest("segment");
+        recipe = recipe.input(&format!("{name}.object"), object).input(&format!("{name}.constants"), segment);
+        objects.push(object);
+    }
+    let env = db.env();
+    let request = Request { target: &target, recipe, memory: 64 << 20, bytes_in: 0 };
+    action(env, request, || {
+        let mut decoded = BTreeMap::new();
+        for &d in &objects {
+            if let std::collections::btree_map::Entry::Vacant(e) = decoded.entry(*d.as_bytes()) {
+                e.insert(load::<Object>(env, compile::KIND, d)?);
+            }
+        }
+        let parts: Vec<&Object> = objects.iter().map(|d| &decoded[d.as_bytes()]).collect();
+        let kernel = mica_compile::link(&parts, product, Seams::Whole).map_err(BodyError::stage)?;
+        let mut made = Produced::default();
+        made.put(env, "kernel", &encode(KIND, &kernel))?;
+        Ok(made)
+    })
+}
+
+/// The linked kernel on the first tokens, choosing experts itself: the same outputs as the segments have,
+/// for the score to compare bit by bit.
+#[salsa::tracked(returns(clone))]
+pub fn whole(db: &dyn Db, model: ModelInput) -> Result<Outcome> {
+    retriable(db);
+    let (facts, target) = target(db, model, Job::Kernel)?;
+    let kernel = need(&target, linked(db, model))?.digest("kernel");
+    let ids = need(&target, super::source::token_ids(db, model))?;
+    let run = model.run(db);
+    let tokens = run.whole_tokens.min(run.tokens) as usize;
+    let product = model.product(db);
+    let mut recipe = Recipe::new("simulate", mica_simulate::VERSION)
+        .numerics(NUMERICS)
+        .param("tokens", tokens)
+        .param("l2", product.l2)
+        .param("lrm", product.lrm())
+        .input("ids", ids.digest)
+        .input("kernel", kernel);
+    let mut segments = Vec::new();
+    for (p, name) in facts.parts.iter().enumerate() {
+        let segment = need(&target, quantized(db, model, p))?.digest("segment");
+        recipe = recipe.input(&format!("{name}.constants"), segment);
+        segments.push(segment);
+    }
+    let env = db.env();
+    let request = Request { target: &target, recipe, memory: 256 << 20, bytes_in: 0 };
+    action(env, request, || {
+        let kernel: Kernel = load(env, KIND, kernel)?;
+        let constants = constants(env, &segments)?;
+        let feed = Feed { ids: &ids.ids[..tokens], ..Feed::default() };
+        Simulation { env, product, kernel: &kernel, constants: &constants }.run(&feed)
+    })
+}

@@ -1,0 +1,238 @@
+//! The query graph: every node of a build is one memoized query, and its value is an outcome of digests.
+//!
+//! Queries are short: resolve what is needed, name the action by all it depends on, and hand a pure stage
+//! function to [`crate::action`]. Only these files know salsa. A query reads `Retry` first and always, so
+//! that bumping it asks every action again after a failure of the surroundings.
+
+mod compile;
+mod kernel;
+mod pack;
+mod quantize;
+mod reference;
+mod score;
+mod segment;
+mod source;
+mod timing;
+
+pub use kernel::linked;
+pub use pack::packed;
+pub use quantize::quantized;
+pub use reference::referenced;
+pub use compile::KIND as OBJECT_KIND;
+pub use kernel::KIND as KERNEL_KIND;
+pub use score::{KIND as SCORE_KIND, Report, scored};
+pub use segment::simulated;
+pub use source::{facts, fetched, planned, resolved, stack};
+pub use timing::{KIND as TIMING_KIND, timed};
+
+pub use compile::compiled;
+pub use kernel::whole;
+
+use crate::action::{BodyError, Outcome};
+use crate::delivery::OpenDelivery;
+use crate::env::Env;
+use crate::error::NodeError;
+use crate::graph::{self, Facts, Job};
+use mica_cache::{Blob, Digest, Stamp};
+use mica_device::product::{Product, Rates};
+use mica_fetch::{CaptureMap, RawConfig, TensorIndex};
+use mica_quantize::Recipe;
+use mica_score::Thresholds;
+use serde::de::DeserializeOwned;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// What a query returns.
+pub type Result<T> = std::result::Result<T, NodeError>;
+
+/// The database as queries see it.
+#[salsa::db]
+pub trait Db: salsa::Database {
+    /// What is at hand and never part of a result.
+    fn env(&self) -> &Env;
+    /// The bytes behind a delivery's digests.
+    fn delivery(&self, name: &str) -> &OpenDelivery;
+}
+
+/// The database of one build.
+#[salsa::db]
+#[derive(Clone)]
+pub struct BuildDb {
+    env: Arc<Env>,
+    deliveries: Arc<BTreeMap<String, OpenDelivery>>,
+    // last, so that it is dropped after what its memos may refer to
+    storage: salsa::Storage<Self>,
+}
+
+#[salsa::db]
+impl salsa::Database for BuildDb {}
+
+#[salsa::db]
+impl Db for BuildDb {
+    fn env(&self) -> &Env {
+        &self.env
+    }
+    fn delivery(&self, name: &str) -> &OpenDelivery {
+        &self.deliveries[name]
+    }
+}
+
+impl BuildDb {
+    /// A database over open deliveries.
+    pub fn new(env: Arc<Env>, deliveries: Arc<BTreeMap<String, OpenDelivery>>) -> BuildDb {
+        BuildDb { env, deliveries, storage: salsa::Storage::default() }
+    }
+}
+
+/// Bumped to ask every action again.
+#[salsa::input(singleton)]
+pub struct Retry {
+    /// How often.
+    #[returns(copy)]
+    pub round: u32,
+}
+
+/// A delivery as scanned.
+#[salsa::input]
+pub struct DeliveryInput {
+    /// Its name in the workspace.
+    #[returns(ref)]
+    pub name: String,
+    /// Its tensors.
+    #[returns(ref)]
+    pub index: Arc<TensorIndex>,
+    /// Its files' stamps.
+    #[returns(ref)]
+    pub stamps: Arc<[Stamp]>,
+    /// Its configuration.
+    #[returns(ref)]
+    pub config: Arc<RawConfig>,
+    /// Its captures' tensors.
+    #[returns(ref)]
+    pub captures: Option<Arc<TensorIndex>>,
+    /// Digest of its tokenizer's file.
+    #[returns(copy)]
+    pub tokenizer: Option<Digest>,
+}
+
+/// What is known of a delivery's captures.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CaptureFacts {
+    /// Who made them and how; `same_weights` is for the plan to say.
+    pub source: mica_score::decode::Source,
+    /// What the run computed in.
+    pub precision: mica_score::decode::Precision,
+    /// Which name means what.
+    pub names: CaptureMap,
+}
+
+/// How a model is run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RunSettings {
+    /// Teacher-forced tokens; 0 where the captures have none.
+    pub tokens: u64,
+    /// Tokens of a block.
+    pub block: u64,
+    /// Rows of a K/V cache.
+    pub capacity: u64,
+    /// Tokens that the whole kernel runs.
+    pub whole_tokens: u64,
+}
+
+impl RunSettings {
+    /// First token and number of tokens of a block.
+    pub fn span(&self, block: usize) -> (u64, u64) {
+        let first = block as u64 * self.block;
+        (first, self.block.min(self.tokens - first))
+    }
+    /// Number of blocks.
+    pub fn blocks(&self) -> usize {
+        self.tokens.div_ceil(self.block) as usize
+    }
+}
+
+/// A model of the workspace.
+#[salsa::input]
+pub struct ModelInput {
+    /// Its name.
+    #[returns(ref)]
+    pub name: String,
+    /// Name of the authored description.
+    #[returns(ref)]
+    pub description: String,
+    /// Its delivery.
+    #[returns(copy)]
+    pub delivery: DeliveryInput,
+    /// Formats of its components.
+    #[returns(ref)]
+    pub recipe: Arc<Recipe>,
+    /// Whether NaN and infinity may pass.
+    #[returns(copy)]
+    pub allow_non_finite: bool,
+    /// What programs depend on.
+    #[returns(ref)]
+    pub product: Arc<Product>,
+    /// What only timing reads.
+    #[returns(ref)]
+    pub rates: Arc<Rates>,
+    /// Fraction bits of the residual stream.
+    #[returns(copy)]
+    pub frac: u8,
+    /// How it is run.
+    #[returns(ref)]
+    pub run: Arc<RunSettings>,
+    /// What is known of its captures.
+    #[returns(ref)]
+    pub captures: Option<Arc<CaptureFacts>>,
+    /// Bounds of its gates.
+    #[returns(ref)]
+    pub thresholds: Arc<Thresholds>,
+}
+
+/// Asks for a node. Its value stays in the memo; only its success is told.
+pub fn node(db: &dyn Db, model: ModelInput, job: Job) -> Result<()> {
+    match job {
+        Job::Fetch(p) => fetched(db, model, p).map(drop),
+        Job::Pack(p) => packed(db, model, p).map(drop),
+        Job::Quantize(p) => quantized(db, model, p).map(drop),
+        Job::Compile(k) => compile::compiled_kind(db, model, k).map(drop),
+        Job::Link => linked(db, model).map(drop),
+        Job::Reference(p, b) => referenced(db, model, p, b).map(drop),
+        Job::Segment(p, r, b) => simulated(db, model, p, r, b).map(drop),
+        Job::Kernel => whole(db, model).map(drop),
+        Job::Timing => timed(db, model).map(drop),
+        Job::Score => scored(db, model).map(drop),
+    }
+}
+
+/// Reads the retry round, so that the caller is asked again when it is bumped.
+fn retriable(db: &dyn Db) {
+    Retry::get(db).round(db);
+}
+
+/// The target name of a job of a model.
+fn target(db: &dyn Db, model: ModelInput, job: Job) -> Result<(Arc<Facts>, String)> {
+    let facts = facts(db, model)?;
+    let name = graph::name(&facts, job);
+    Ok((facts, name))
+}
+
+/// What a node needs, its lack seen from the node.
+fn need<T>(target: &str, found: Result<T>) -> Result<T> {
+    found.map_err(|e| e.seen_by(target))
+}
+
+/// A blob that an action made. A blob that is gone or corrupt is reported so that the build makes it again.
+fn blob(env: &Env, d: Digest) -> std::result::Result<Blob, BodyError> {
+    env.cache.get(d)?.ok_or(BodyError::Lost(d))
+}
+
+/// A blob's decoded value.
+fn load<T: DeserializeOwned>(env: &Env, kind: &str, d: Digest) -> std::result::Result<T, BodyError> {
+    mica_cache::decode(kind, &blob(env, d)?).map_err(BodyError::environment)
+}
+
+/// The blob of an output.
+fn output(env: &Env, outcome: &Outcome, name: &str) -> std::result::Result<Blob, BodyError> {
+    blob(env, outcome.digest(name))
+}

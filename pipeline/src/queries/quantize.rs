@@ -1,0 +1,62 @@
+//! Constant segments: the recipe applied to a packed layer.
+
+use super::{Db, ModelInput, Result, fetched, load, need, pack, packed, planned, retriable, target};
+use crate::action::{BodyError, Outcome, Produced, Request, action};
+use crate::bytes::DeliveredBytes;
+use crate::graph::Job;
+use mica_cache::{Digest, Recipe, encode};
+use mica_pack::PackedLayer;
+use std::io;
+
+/// What the stage holds at a time: rows of tiles, whatever the weight's size.
+const MEMORY: u64 = 256 << 20;
+
+/// The kind of the blob of error figures.
+pub const FIGURES: &str = "tensor-figures";
+
+/// The constant segment of a part: outputs `segment` and `figures`.
+#[salsa::tracked(returns(clone))]
+pub fn quantized(db: &dyn Db, model: ModelInput, part: usize) -> Result<Outcome> {
+    retriable(db);
+    let (_, target) = target(db, model, Job::Quantize(part))?;
+    let layer = need(&target, packed(db, model, part))?.digest("layer");
+    let fetched = need(&target, fetched(db, model, part))?;
+    let plan = need(&target, planned(db, model, part))?;
+    let allow = model.allow_non_finite(db);
+    let recipe = Recipe::new("quantize", mica_quantize::VERSION)
+        .param("allow_non_finite", allow)
+        .input("plan", plan.digest)
+        .input("layer", layer);
+    let env = db.env();
+    let delivery = db.delivery(model.delivery(db).name(db));
+    let request = Request { target: &target, recipe, memory: MEMORY, bytes_in: fetched.bytes() };
+    action(env, request, || {
+        let packed: PackedLayer = load(env, pack::KIND, layer)?;
+        let bytes = DeliveredBytes::new(env, delivery, fetched.places(), needed(&packed))?;
+        let mut figures = None;
+        let stored = env.cache.put_with(|out| {
+            let made = mica_quantize::quantize(&packed, &plan.plan, &bytes, out, allow);
+            match made {
+                Ok(f) => {
+                    figures = Some(f);
+                    Ok(())
+                }
+                Err(e) => Err(io::Error::other(e)),
+            }
+        });
+        let (digest, size) = stored.map_err(|e| bytes.blame(e))?;
+        bytes.unchanged()?;
+        let mut made = Produced::default();
+        made.stored("segment", digest, size);
+        made.put(env, "figures", &encode(FIGURES, &figures.unwrap_or_default()))?;
+        Ok::<_, BodyError>(made)
+    })
+}
+
+/// Digests of everything that a packed layer is made of.
+fn needed(packed: &PackedLayer) -> impl Iterator<Item = Digest> {
+    packed.tensors.iter().flat_map(|t| {
+        let sources = [Some(&t.data), t.scale.as_ref(), t.zero.as_ref()];
+        sources.into_iter().flatten().map(|s| s.digest).collect::<Vec<_>>()
+    })
+}

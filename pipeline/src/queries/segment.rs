@@ -1,0 +1,198 @@
+//! Segments: one part of the model on the device, over one token block, teacher-forced.
+//!
+//! Layer-major order gives the same bits as the whole kernel, streams weights once a block, and lets a
+//! changed layer run again only from itself on.
+
+use super::{Db, ModelInput, Result, blob, compile, compiled, load, need, output, quantized, reference, retriable, source, target};
+use crate::action::{BodyError, Outcome, Produced, Request, action};
+use crate::env::Env;
+use crate::graph::{Routing, segment as segment_job};
+use crate::host::{self, Feed, Shape};
+use mica_cache::{Blob, Digest, Recipe, encode};
+use mica_compile::Seams;
+use mica_device::NUMERICS;
+use mica_device::object::{Kernel, Object};
+use mica_device::product::Product;
+use mica_simulate::{Counters, Machine, Options, Program};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// The kind of a simulation's note.
+pub const NOTE: &str = "simulation";
+
+/// What a simulation tells beside its outputs.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Note {
+    /// Counted events.
+    pub counters: Counters,
+    /// How to read each output.
+    pub shapes: BTreeMap<String, Shape>,
+}
+
+impl Note {
+    /// The note of a simulation's outcome.
+    pub fn of(outcome: &Outcome) -> std::result::Result<Note, BodyError> {
+        mica_cache::decode(NOTE, outcome.note()).map_err(BodyError::environment)
+    }
+}
+
+/// A part on the device over a block: its per-call outputs by name, `state.NAME` after the last call, and
+/// `rows.NAME` appended to each cache.
+#[salsa::tracked(returns(clone))]
+pub fn simulated(db: &dyn Db, model: ModelInput, part: usize, routing: Routing, block: usize) -> Result<Outcome> {
+    retriable(db);
+    if part == 0 && routing == Routing::Forced {
+        return simulated(db, model, part, Routing::Free, block);
+    }
+    let (facts, target) = target(db, model, segment_job(part, routing, block))?;
+    let object = need(&target, compiled(db, model, part))?.digest("object");
+    let constants_digest = need(&target, quantized(db, model, part))?.digest("segment");
+    let run = model.run(db);
+    let (first, tokens) = run.span(block);
+    let product = model.product(db);
+    let mut recipe = Recipe::new("simulate", mica_simulate::VERSION)
+        .numerics(NUMERICS)
+        .param("first", first)
+        .param("tokens", tokens)
+        .param("l2", product.l2)
+        .param("lrm", product.lrm())
+        .input("object", object)
+        .input("constants", constants_digest);
+    let below = match part {
+        0 => None,
+        _ => {
+            let below = need(&target, simulated(db, model, part - 1, routing, block))?;
+            recipe = recipe.input("hidden", below.digest("hidden"));
+            Some(below)
+        }
+    };
+    let ids = need(&target, source::token_ids(db, model))?;
+    if part == 0 {
+        recipe = recipe.input("ids", ids.digest);
+    }
+    let is_layer = part > 0 && part + 1 < facts.parts.len();
+    let mut earlier = Vec::new();
+    for b in 0..block {
+        let e = need(&target, simulated(db, model, part, routing, b))?;
+        for o in e.outputs() {
+            let state = o.name.starts_with("state.") && b + 1 == block;
+            if state || o.name.starts_with("rows.") {
+                recipe = recipe.input(&format!("{} of block {b}", o.name), o.digest);
+            }
+        }
+        earlier.push(e);
+    }
+    let mut forced = None;
+    if is_layer && routing == Routing::Forced {
+        let f = need(&target, forced_ids(db, model, part, block, facts.captured_routing))?;
+        recipe = recipe.input("forced ids", f.digest());
+        forced = Some(f);
+    }
+    let env = db.env();
+    let request = Request { target: &target, recipe, memory: 64 << 20, bytes_in: 0 };
+    action(env, request, || {
+        let object: Object = load(env, compile::KIND, object)?;
+        let kernel = mica_compile::link(&[&object], product, Seams::Segment).map_err(BodyError::stage)?;
+        let constants = constants(env, &[constants_digest])?;
+        let hidden = below.map(|b| output(env, &b, "hidden")).transpose()?;
+        let forced = forced.map(|f| f.read(env, first, tokens)).transpose()?;
+        let mut states = BTreeMap::new();
+        let mut rows: BTreeMap<String, Vec<Blob>> = BTreeMap::new();
+        for (b, e) in earlier.iter().enumerate() {
+            for o in e.outputs() {
+                if let Some(name) = o.name.strip_prefix("state.").filter(|_| b + 1 == block) {
+                    states.insert(name.to_string(), blob(env, o.digest)?);
+                } else if let Some(name) = o.name.strip_prefix("rows.") {
+                    rows.entry(name.to_string()).or_default().push(blob(env, o.digest)?);
+                }
+            }
+        }
+        let feed = Feed {
+            ids: &ids.ids[first as usize..(first + tokens) as usize],
+            first,
+            hidden: hidden.as_deref(),
+            forced: forced.as_ref().map(|f| vec![f.as_slice()]),
+            states: states.iter().map(|(n, b)| (n.clone(), &**b)).collect(),
+            rows: rows.iter().map(|(n, bs)| (n.clone(), bs.iter().map(|b| &**b).collect())).collect(),
+        };
+        Simulation { env, product, kernel: &kernel, constants: &constants }.run(&feed)
+    })
+}
+
+/// Where forced expert ids come from.
+enum Forced<'a> {
+    /// Captures of the published implementation on the same weights.
+    Captured(source::Captured<'a>),
+    /// Our own float64 chain on the same weights.
+    Reference(Outcome),
+}
+
+impl Forced<'_> {
+    fn digest(&self) -> Digest {
+        match self {
+            Forced::Captured(c) => c.digest,
+            Forced::Reference(o) => o.digest("expert_ids"),
+        }
+    }
+
+    /// The ids of a block, `[tokens, k]`.
+    fn read(&self, env: &Env, first: u64, tokens: u64) -> std::result::Result<Vec<i64>, BodyError> {
+        match self {
+            Forced::Captured(c) => {
+                let all = c.integers()?;
+                let k = all.row_len();
+                let from = first as usize * k;
+                Ok(all.values[from..from + tokens as usize * k].to_vec())
+            }
+            Forced::Reference(o) => Ok(reference::integers(&output(env, o, "expert_ids")?)),
+        }
+    }
+}
+
+fn forced_ids<'a>(db: &'a dyn Db, model: ModelInput, part: usize, block: usize, captured: bool) -> Result<Forced<'a>> {
+    if captured {
+        source::captured_routing(db, model, part - 1).map(Forced::Captured)
+    } else {
+        reference::referenced(db, model, part, block).map(Forced::Reference)
+    }
+}
+
+/// The constant segments of the parts, mapped.
+pub fn constants(env: &Env, digests: &[Digest]) -> std::result::Result<Vec<Blob>, BodyError> {
+    digests.iter().map(|&d| blob(env, d)).collect()
+}
+
+/// A kernel with its constants, ready to run.
+pub struct Simulation<'a> {
+    /// Surroundings.
+    pub env: &'a Env,
+    /// The machine.
+    pub product: &'a Product,
+    /// The program.
+    pub kernel: &'a Kernel,
+    /// Constant segments, one a part.
+    pub constants: &'a [Blob],
+}
+
+impl Simulation<'_> {
+    /// Runs the feed and stores everything it leaves.
+    pub fn run(&self, feed: &Feed<'_>) -> std::result::Result<Produced, BodyError> {
+        let program = Program::load(self.kernel).map_err(BodyError::stage)?;
+        let slices: Vec<&[u8]> = self.constants.iter().map(|b| &**b).collect();
+        let options = Options { threads: self.env.threads, ..Options::default() };
+        let mut machine = Machine::new(&program, self.product, &slices, options).map_err(BodyError::stage)?;
+        let run = host::run(&mut machine, &program, self.kernel, feed).map_err(BodyError::stage)?;
+        let mut made = Produced::default();
+        for (name, bytes) in &run.outputs {
+            made.put(self.env, name, bytes)?;
+        }
+        for (name, bytes) in &run.states {
+            made.put(self.env, &format!("state.{name}"), bytes)?;
+        }
+        for (name, bytes) in &run.rows {
+            made.put(self.env, &format!("rows.{name}"), bytes)?;
+        }
+        made.note(encode(NOTE, &Note { counters: run.counters, shapes: run.shapes }));
+        Ok(made)
+    }
+}

@@ -1,0 +1,423 @@
+//! What everything else starts from: the described model, which tensor plays which role, tensor
+//! digests, the plan of a part's constants, and what was captured.
+
+use super::score::no_capture;
+use super::{Db, ModelInput, Result, retriable, target};
+use crate::action::{BodyError, Produced, Request, action};
+use crate::delivery::OpenDelivery;
+use crate::error::NodeError;
+use crate::graph::{Facts, Job};
+use mica_cache::{Digest, Recipe, encode};
+use mica_device::segment::{SegmentPlan, Storage};
+use mica_fetch::{Array, CaptureSet, Extent, FetchError, TensorEntry, TensorIndex};
+use mica_models::hir::Function;
+use mica_models::{Part, Stack};
+use mica_pack::{Dtype, Names, PackedLayer, PackedTensor, Resolved, Source, TensorInfo, Virtual};
+use mica_score::decode::{CaptureChain, CaptureLabel};
+use std::str::FromStr;
+use std::sync::Arc;
+
+/// A stage's refusal that belongs to a delivery as a whole.
+fn refused(db: &dyn Db, model: ModelInput, part: &str, e: impl std::fmt::Display) -> NodeError {
+    NodeError::Stage { target: format!("fetch:{}.{part}", model.name(db)), message: e.to_string() }
+}
+
+fn fetch_error(target: &str, e: &FetchError) -> NodeError {
+    let (target, message) = (target.to_string(), e.to_string());
+    if e.is_environment() { NodeError::Environment { target, message } } else { NodeError::Stage { target, message } }
+}
+
+/// The described model at the dimensions of the delivery's config.
+#[salsa::tracked(returns(clone))]
+pub fn stack(db: &dyn Db, model: ModelInput) -> Result<Arc<Stack>> {
+    let config = &model.delivery(db).config(db).text;
+    mica_models::describe(model.description(db), config).map(Arc::new).map_err(|e| refused(db, model, "config", e))
+}
+
+/// What decides a model's nodes.
+#[salsa::tracked(returns(clone))]
+pub fn facts(db: &dyn Db, model: ModelInput) -> Result<Arc<Facts>> {
+    let stack = stack(db, model)?;
+    let parts = stack.parts();
+    let mut kinds = vec!["embed".to_string()];
+    kinds.extend(stack.kinds.iter().map(|k| k.name.clone()));
+    kinds.push("head".into());
+    let kind_of = parts.iter().map(|p| match p {
+        Part::Embed => 0,
+        Part::Layer(i) => 1 + stack.layers[*i],
+        Part::Head => kinds.len() - 1,
+    });
+    let label = capture_label(db, model);
+    let layers = stack.layers.len();
+    Ok(Arc::new(Facts {
+        model: model.name(db).clone(),
+        kind_of: kind_of.collect(),
+        parts: parts.iter().map(ToString::to_string).collect(),
+        kinds,
+        blocks: model.run(db).blocks(),
+        captured_routing: label.is_ok_and(|l| l.is_tight() && l.source == mica_score::decode::Source::Published)
+            && (0..layers).all(|i| routing_entry(db, model, i).is_some()),
+    }))
+}
+
+/// The part of a number.
+fn part_of(stack: &Stack, part: usize) -> Part {
+    stack.parts()[part]
+}
+
+/// The flattened function of a part, and its digest.
+#[salsa::tracked(returns(clone))]
+pub fn function(db: &dyn Db, model: ModelInput, part: usize) -> Result<(Arc<Function>, Digest)> {
+    let stack = stack(db, model)?;
+    let f = stack.function(part_of(&stack, part)).map_err(|e| refused(db, model, "config", e))?;
+    Ok((Arc::new(f.clone()), blake3::hash(&encode("function", f))))
+}
+
+/// A delivery's tensors as pack sees them.
+struct Delivered<'a>(&'a TensorIndex);
+
+impl Names for Delivered<'_> {
+    fn find(&self, name: &str) -> Option<TensorInfo> {
+        let e = self.0.find(name)?;
+        let dtype = Dtype::from_name(e.dtype.name())?;
+        Some(TensorInfo { dtype, shape: e.shape.clone() })
+    }
+    fn all(&self) -> Box<dyn Iterator<Item = &str> + '_> {
+        Box::new(self.0.tensors.keys().map(String::as_str))
+    }
+}
+
+/// Which tensors play which role in a part.
+#[salsa::tracked(returns(clone))]
+pub fn resolved(db: &dyn Db, model: ModelInput, part: usize) -> Result<Arc<Resolved>> {
+    let stack = stack(db, model)?;
+    let part = part_of(&stack, part);
+    let index = model.delivery(db).index(db);
+    mica_pack::resolve(&Delivered(index), &stack, part)
+        .map(Arc::new)
+        .map_err(|e| refused(db, model, &part.to_string(), e))
+}
+
+/// Tensors of the delivery that no part reads and that the model does not knowingly ignore.
+#[salsa::tracked(returns(clone))]
+pub fn unread(db: &dyn Db, model: ModelInput) -> Result<Arc<Vec<String>>> {
+    let stack = stack(db, model)?;
+    let parts = (0..stack.parts().len()).map(|p| resolved(db, model, p));
+    let parts = parts.collect::<Result<Vec<_>>>()?;
+    let parts: Vec<&Resolved> = parts.iter().map(|r| &**r).collect();
+    let index = model.delivery(db).index(db);
+    Ok(Arc::new(mica_pack::unread(&Delivered(index), &stack.naming, parts)))
+}
+
+/// Digests of a part's tensors.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Fetched {
+    /// Role and kind of tensor, the tensor, its digest.
+    tensors: Vec<(String, TensorEntry, Virtual, Digest)>,
+}
+
+impl Fetched {
+    /// Digests by role.
+    pub fn named(&self) -> impl Iterator<Item = (&str, Digest)> {
+        self.tensors.iter().map(|(n, _, _, d)| (n.as_str(), *d))
+    }
+    /// The digest of a tensor that was resolved.
+    pub fn of(&self, v: &Virtual) -> Option<Digest> {
+        self.tensors.iter().find(|t| t.2 == *v).map(|t| t.3)
+    }
+    /// The tensors by digest.
+    pub fn places(&self) -> impl Iterator<Item = (Digest, TensorEntry)> {
+        self.tensors.iter().map(|t| (t.3, t.1.clone()))
+    }
+    /// Bytes of all of them.
+    pub fn bytes(&self) -> u64 {
+        self.tensors.iter().map(|t| t.1.bytes()).sum()
+    }
+}
+
+/// A resolved tensor's place: its pieces' extents, one after the other.
+pub fn entry(index: &TensorIndex, v: &Virtual) -> std::result::Result<TensorEntry, FetchError> {
+    let mut extents: Vec<Extent> = Vec::new();
+    for piece in &v.pieces {
+        extents.extend(index.get(piece)?.extents.iter().cloned());
+    }
+    let dtype = mica_fetch::Dtype::from_str(v.dtype.name())?;
+    Ok(TensorEntry { name: v.pieces.join(" "), dtype, shape: v.shape.clone(), extents })
+}
+
+/// The digests of a part's tensors, each read only where no stamp vouches for it.
+#[salsa::tracked(returns(clone))]
+pub fn fetched(db: &dyn Db, model: ModelInput, part: usize) -> Result<Arc<Fetched>> {
+    retriable(db);
+    let (facts, target) = target(db, model, Job::Fetch(part))?;
+    if part == 0 {
+        // what nobody reads is reported once, before anything is built from the rest
+        let unread = unread(db, model)?;
+        if let Some(first) = unread.first() {
+            let more = unread.len() - 1;
+            let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+            let message = format!("the delivery has {first}{more}, which the model does not read; remove what is not the model's, or describe it");
+            return Err(NodeError::Stage { target, message });
+        }
+    }
+    let resolved = resolved(db, model, part)?;
+    let input = model.delivery(db);
+    // the stamps are what the digests rest on
+    let (index, _) = (input.index(db), input.stamps(db));
+    let open = db.delivery(input.name(db));
+    let env = db.env();
+    let mut tensors = Vec::new();
+    let mut read = 0;
+    let mut recipe = Recipe::new("fetch", 1).param("part", &facts.parts[part]);
+    for role in &resolved.roles {
+        for (kind, v) in [("", Some(&role.data)), (" scale", role.scale.as_ref()), (" zero", role.zero.as_ref())] {
+            let Some(v) = v else { continue };
+            let e = entry(index, v).map_err(|e| fetch_error(&target, &e))?;
+            let hashed = open.digest(&env.stamps, &e).map_err(|e| fetch_error(&target, &e))?;
+            read += hashed.read;
+            let name = format!("{}{kind}", role.role);
+            recipe = recipe.input(&name, hashed.digest);
+            tensors.push((name, e, v.clone(), hashed.digest));
+        }
+    }
+    // the record says that this content has been seen; reading it again to be sure is not an action. In a dry
+    // run the reading is what it takes to know.
+    let request = Request { target: &target, recipe, memory: 0, bytes_in: read };
+    match action(env, request, || Ok(Produced::default())) {
+        Ok(_) | Err(NodeError::WouldRun { .. }) => Ok(Arc::new(Fetched { tensors })),
+        Err(e) => Err(e),
+    }
+}
+
+/// The bytes of a resolved tensor, for a converter.
+pub fn bytes(open: &OpenDelivery, v: &Virtual) -> std::result::Result<Vec<u8>, BodyError> {
+    let of = |e: FetchError| if e.is_environment() { BodyError::environment(e) } else { BodyError::stage(e) };
+    let e = entry(&open.index, v).map_err(of)?;
+    let all = e.chunks(&open.files).map_err(of)?.concat();
+    open.unchanged(&e).map_err(of)?;
+    Ok(all)
+}
+
+/// A part's constants before any value is known.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Planned {
+    /// The plan.
+    pub plan: SegmentPlan,
+    /// Its digest.
+    pub digest: Digest,
+    /// Whether a float tensor becomes integers here.
+    pub quantizes: bool,
+}
+
+/// The plan of a part's constant segment, from shapes, dtypes and the recipe.
+#[salsa::tracked(returns(clone))]
+pub fn planned(db: &dyn Db, model: ModelInput, part: usize) -> Result<Arc<Planned>> {
+    let (stack, resolved) = (stack(db, model)?, resolved(db, model, part)?);
+    let nothing = Digest::from([0; 32]);
+    let source = |v: &Virtual| Source { digest: nothing, dtype: v.dtype, shape: v.shape.clone() };
+    let tensors = resolved.roles.iter().map(|r| PackedTensor {
+        role: r.role.clone(),
+        weight_use: r.weight_use,
+        shape: r.shape.clone(),
+        data: source(&r.data),
+        scale: r.scale.as_ref().map(source),
+        zero: r.zero.as_ref().map(source),
+    });
+    let shapes = PackedLayer {
+        kind: resolved.kind.clone(),
+        fused: resolved.fused.clone(),
+        tensors: tensors.collect(),
+    };
+    let plan = mica_quantize::plan(&shapes, model.recipe(db)).map_err(|e| {
+        // the facts of the model rest on this plan, so the name is made without them
+        let target = format!("quantize:{}.{}", model.name(db), part_of(&stack, part));
+        NodeError::Stage { target, message: e.to_string() }
+    })?;
+    let integer = |s: &Storage| match s {
+        Storage::Matrix(f) | Storage::Experts(f) => f.scaling.is_some(),
+        Storage::Table { scaling, .. } => scaling.is_some(),
+        Storage::Vector(_) => false,
+    };
+    let quantizes = shapes.tensors.iter().any(|t| {
+        t.scale.is_none() && plan.entry(&t.role).is_some_and(|e| integer(&e.storage))
+    });
+    let digest = blake3::hash(&encode("segment-plan", &plan));
+    Ok(Arc::new(Planned { plan, digest, quantizes }))
+}
+
+/// The prompt's ids and those that follow each position.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Ids {
+    /// `[tokens]`.
+    pub ids: Vec<i64>,
+    /// At most `[tokens]`.
+    pub next: Vec<i64>,
+    /// Digest of the ids.
+    pub digest: Digest,
+    /// Digest of the next ids.
+    pub next_digest: Digest,
+}
+
+/// The teacher-forced ids of a decode run.
+#[salsa::tracked(returns(clone))]
+pub fn token_ids(db: &dyn Db, model: ModelInput) -> Result<Arc<Ids>> {
+    let names = match model.captures(db) {
+        Some(c) => &c.names,
+        None => return Err(refused(db, model, "captures", "the delivery names no captures, so there are no tokens to decode")),
+    };
+    let open = db.delivery(model.delivery(db).name(db));
+    let tokens = model.run(db).tokens as usize;
+    let read = |name: &str| match open.capture_set() {
+        Some(set) if set.find(name).is_some() => {
+            set.get_i64(name).map(|a| a.values).map_err(|e| fetch_error("fetch:captures", &e))
+        }
+        _ => Ok(Vec::new()),
+    };
+    let mut ids = read(names.input_ids.as_str())?;
+    let mut next = read(names.next_ids.as_str())?;
+    ids.truncate(tokens);
+    next.truncate(tokens);
+    let digest = |ids: &[i64]| blake3::hash(&ids.iter().flat_map(|i| i.to_le_bytes()).collect::<Vec<u8>>());
+    Ok(Arc::new(Ids { digest: digest(&ids), next_digest: digest(&next), ids, next }))
+}
+
+/// What the captures are: who made them, in what precision, of which weights.
+#[salsa::tracked(returns(clone))]
+pub fn capture_label(db: &dyn Db, model: ModelInput) -> Result<CaptureLabel> {
+    let parts = stack(db, model)?.parts().len();
+    let mut same_weights = true;
+    for p in 0..parts {
+        same_weights &= !planned(db, model, p)?.quantizes;
+    }
+    Ok(match model.captures(db) {
+        Some(c) => CaptureLabel { source: c.source, precision: c.precision, same_weights },
+        None => no_capture(same_weights),
+    })
+}
+
+/// One captured tensor.
+pub struct Captured<'a> {
+    open: &'a OpenDelivery,
+    name: String,
+    /// Its digest.
+    pub digest: Digest,
+}
+
+impl Captured<'_> {
+    fn set(&self) -> std::result::Result<CaptureSet<'_>, BodyError> {
+        self.open.capture_set().ok_or_else(|| BodyError::Stage("the captures are gone".into()))
+    }
+    /// Its integers.
+    pub fn integers(&self) -> std::result::Result<Array<i64>, BodyError> {
+        self.set()?.get_i64(&self.name).map_err(BodyError::stage)
+    }
+    /// Its floats, widened.
+    pub fn floats(&self) -> std::result::Result<Array<f64>, BodyError> {
+        self.set()?.get_f64(&self.name).map_err(BodyError::stage)
+    }
+}
+
+fn captured<'a>(db: &'a dyn Db, model: ModelInput, name: String) -> Result<Option<Captured<'a>>> {
+    let input = model.delivery(db);
+    // the stamps are what the digest rests on
+    let (index, _) = (input.captures(db), input.stamps(db));
+    let Some(entry) = index.as_ref().and_then(|i| i.find(&name)) else { return Ok(None) };
+    let open = db.delivery(input.name(db));
+    let target = format!("fetch:{}.captures", model.name(db));
+    let hashed = open.digest(&db.env().stamps, entry).map_err(|e| fetch_error(&target, &e))?;
+    Ok(Some(Captured { open, name, digest: hashed.digest }))
+}
+
+fn routing_entry(db: &dyn Db, model: ModelInput, layer: usize) -> Option<String> {
+    let name = model.captures(db).as_ref()?.names.topk_indices.of(layer);
+    let index = model.delivery(db).captures(db).as_ref()?;
+    index.find(&name).map(|_| name)
+}
+
+/// The captured experts of a layer. Asked only where the facts say that they are there.
+pub fn captured_routing<'a>(db: &'a dyn Db, model: ModelInput, layer: usize) -> Result<Captured<'a>> {
+    let lacking = || refused(db, model, "captures", format!("no captured routing for layer {layer}"));
+    let name = routing_entry(db, model, layer).ok_or_else(lacking)?;
+    captured(db, model, name)?.ok_or_else(lacking)
+}
+
+/// Everything captured that a score compares with.
+pub struct CapturedRun<'a> {
+    embed: Option<Captured<'a>>,
+    layers: Vec<Option<Captured<'a>>>,
+    normed: Option<Captured<'a>>,
+    logits: Option<Captured<'a>>,
+    routing: Vec<Option<Captured<'a>>>,
+}
+
+/// The same as numbers.
+pub struct CapturedTables {
+    embed: Option<Vec<f64>>,
+    layers: Vec<Option<Vec<f64>>>,
+    normed: Option<Vec<f64>>,
+    logits: Option<Vec<f64>>,
+    routing: Vec<Option<Vec<i64>>>,
+}
+
+/// What was captured of a decode run.
+pub fn captured_chain<'a>(db: &'a dyn Db, model: ModelInput) -> Result<CapturedRun<'a>> {
+    let Some(facts) = model.captures(db) else {
+        return Ok(CapturedRun { embed: None, layers: vec![], normed: None, logits: None, routing: vec![] });
+    };
+    let n = &facts.names;
+    let layers = stack(db, model)?.layers.len();
+    let one = |name: &str| captured(db, model, name.to_string());
+    Ok(CapturedRun {
+        embed: one(n.embedding.as_str())?,
+        layers: (0..layers).map(|i| one(&n.layer_output.of(i))).collect::<Result<_>>()?,
+        normed: one(n.head_input.as_str())?,
+        logits: one(n.logits.as_str())?,
+        routing: (0..layers).map(|i| one(&n.topk_indices.of(i))).collect::<Result<_>>()?,
+    })
+}
+
+impl CapturedRun<'_> {
+    /// Names and digests of all of it.
+    pub fn named(&self) -> Vec<(String, Digest)> {
+        let single = [("embedding", &self.embed), ("post-norm hidden", &self.normed), ("logits", &self.logits)];
+        let mut all: Vec<_> = single.iter().filter_map(|(n, c)| c.as_ref().map(|c| (n.to_string(), c.digest))).collect();
+        for (what, list) in [("layer", &self.layers), ("routing", &self.routing)] {
+            let some = list.iter().enumerate().filter_map(|(i, c)| c.as_ref().map(|c| (format!("{what} {i}"), c.digest)));
+            all.extend(some);
+        }
+        all
+    }
+
+    /// Reads the first tokens of all of it; `None` where nothing was captured.
+    pub fn read(&self, tokens: usize) -> std::result::Result<Option<CapturedTables>, BodyError> {
+        fn cut<T: Clone>(a: Array<T>, tokens: usize) -> Vec<T> {
+            let n = a.row_len() * tokens.min(a.shape.first().copied().unwrap_or(0));
+            a.values[..n].to_vec()
+        }
+        let floats = |c: &Option<Captured<'_>>| c.as_ref().map(|c| c.floats().map(|a| cut(a, tokens))).transpose();
+        let integers = |c: &Option<Captured<'_>>| c.as_ref().map(|c| c.integers().map(|a| cut(a, tokens))).transpose();
+        if self.named().is_empty() {
+            return Ok(None);
+        }
+        Ok(Some(CapturedTables {
+            embed: floats(&self.embed)?,
+            layers: self.layers.iter().map(floats).collect::<std::result::Result<_, _>>()?,
+            normed: floats(&self.normed)?,
+            logits: floats(&self.logits)?,
+            routing: self.routing.iter().map(integers).collect::<std::result::Result<_, _>>()?,
+        }))
+    }
+}
+
+impl CapturedTables {
+    /// As the score takes it.
+    pub fn chain(&self) -> CaptureChain<'_> {
+        CaptureChain {
+            embed: self.embed.as_deref(),
+            layers: self.layers.iter().map(Option::as_deref).collect(),
+            normed: self.normed.as_deref(),
+            logits: self.logits.as_deref(),
+            routing: self.routing.iter().map(Option::as_deref).collect(),
+        }
+    }
+}

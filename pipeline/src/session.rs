@@ -1,0 +1,165 @@
+//! One build from a workspace: deliveries opened, the database filled, the graph drawn.
+
+use crate::delivery::{OpenDelivery, read};
+use crate::env::Env;
+use crate::error::CliError;
+use crate::graph::{Facts, Graph};
+use crate::queries::{self, BuildDb, CaptureFacts, Db, DeliveryInput, ModelInput, Retry, RunSettings};
+use crate::workspace::{Captures, Maker, Model, Precision, Workspace};
+use mica_cache::{Cache, StampMemo};
+use mica_score::decode::{Precision as ScoredPrecision, Source};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Memory that stage bodies may take together.
+const MEMORY: u64 = 4 << 30;
+
+/// A workspace, ready to build.
+pub struct Session {
+    /// The database; its environment is shared.
+    pub db: BuildDb,
+    /// Models, in the order of the graph's indices.
+    pub models: Vec<ModelInput>,
+    /// Their facts.
+    pub facts: Vec<Arc<Facts>>,
+    /// Nodes.
+    pub graph: Graph,
+    /// What the workspace says that can't be had as it says it.
+    pub warnings: Vec<String>,
+}
+
+/// The cache folder: as given, else the workspace's, else `.mica` beside the file.
+pub fn cache_dir(workspace: &Workspace, given: Option<&Path>) -> PathBuf {
+    match (given, &workspace.config.cache) {
+        (Some(dir), _) => dir.into(),
+        (None, Some(dir)) => workspace.path(dir),
+        (None, None) => workspace.root.join(".mica"),
+    }
+}
+
+/// An environment over the workspace's cache. The workspace's file names it among those that share the
+/// cache, so that what one forgets is not forgotten by others.
+pub fn environment(workspace: &Workspace, cache: Option<&Path>) -> Result<Env, CliError> {
+    let dir = cache_dir(workspace, cache);
+    let file = workspace.file.canonicalize().unwrap_or_else(|_| workspace.file.clone());
+    let opened = Cache::open_for(&dir, &file.to_string_lossy())?;
+    Ok(Env::new(opened, StampMemo::load(&dir.join("stamps")), MEMORY))
+}
+
+impl Session {
+    /// The environment of the build.
+    pub fn env(&self) -> &Env {
+        Db::env(&self.db)
+    }
+
+    /// Opens everything that the workspace names. Headers are read, tensors are not.
+    pub fn open(workspace: &Workspace, env: Env) -> Result<Session, CliError> {
+        let config = &workspace.config;
+        let used: Vec<&String> = config.model.values().map(|m| &m.delivery).collect();
+        let mut deliveries = BTreeMap::new();
+        for (name, d) in config.delivery.iter().filter(|(n, _)| used.contains(n)) {
+            deliveries.insert(name.clone(), OpenDelivery::open(workspace, name, d)?);
+        }
+        let deliveries = Arc::new(deliveries);
+        let db = BuildDb::new(Arc::new(env), deliveries.clone());
+        Retry::new(&db, 0);
+        let mut inputs = BTreeMap::new();
+        for (name, d) in deliveries.iter() {
+            inputs.insert(name.as_str(), delivery_input(&db, name, d)?);
+        }
+        let mut session = Session {
+            db,
+            models: Vec::new(),
+            facts: Vec::new(),
+            graph: Graph::new(&[]),
+            warnings: Vec::new(),
+        };
+        let mut machines = BTreeMap::new();
+        for (name, device) in &config.device {
+            if config.model.values().any(|m| m.device == *name) {
+                let mut machine = device.machine(name)?;
+                session.warnings.append(&mut machine.warnings);
+                machines.insert(name, machine);
+            }
+        }
+        for (name, m) in &config.model {
+            let open = &deliveries[&m.delivery];
+            let captures = config.delivery[&m.delivery].captures.as_ref();
+            let captures = captures.map(capture_facts);
+            let machine = &machines[&m.device];
+            let model = ModelInput::new(
+                &session.db,
+                name.clone(),
+                m.description.clone(),
+                inputs[m.delivery.as_str()],
+                Arc::new(config.recipe[&m.recipe].clone()),
+                m.allow_non_finite,
+                Arc::new(machine.product.clone()),
+                Arc::new(machine.rates.clone()),
+                machine.frac,
+                Arc::new(run_settings(name, m, open, captures.as_ref())?),
+                captures.map(Arc::new),
+                Arc::new(config.gates.decode),
+            );
+            let facts = queries::facts(&session.db, model).map_err(|e| CliError::Delivery {
+                delivery: m.delivery.clone(),
+                message: e.to_string(),
+            })?;
+            session.models.push(model);
+            session.facts.push(facts);
+        }
+        let plain: Vec<Facts> = session.facts.iter().map(|f| (**f).clone()).collect();
+        session.graph = Graph::new(&plain);
+        Ok(session)
+    }
+}
+
+fn delivery_input(db: &BuildDb, name: &str, d: &OpenDelivery) -> Result<DeliveryInput, CliError> {
+    let tokenizer = d.tokenizer.as_ref().map(|p| read(p).map(|b| blake3::hash(&b))).transpose()?;
+    Ok(DeliveryInput::new(
+        db,
+        name.to_string(),
+        Arc::new(d.index.clone()),
+        d.stamps.clone().into(),
+        Arc::new(d.config.clone()),
+        d.captures.clone().map(Arc::new),
+        tokenizer,
+    ))
+}
+
+fn capture_facts(c: &Captures) -> CaptureFacts {
+    CaptureFacts {
+        source: match c.made_by {
+            Maker::Published => Source::Published,
+            Maker::Own => Source::SelfMade,
+        },
+        precision: match c.precision {
+            Precision::F64 => ScoredPrecision::F64,
+            Precision::F32 => ScoredPrecision::F32,
+            Precision::Bf16 => ScoredPrecision::BF16,
+        },
+        names: c.names.clone(),
+    }
+}
+
+/// How many tokens are run: as many as asked for, at most as many as were captured and as the caches hold.
+fn run_settings(
+    name: &str,
+    m: &Model,
+    open: &OpenDelivery,
+    captures: Option<&CaptureFacts>,
+) -> Result<RunSettings, CliError> {
+    let captured = match (captures, &open.captures) {
+        (Some(c), Some(index)) => index.find(c.names.input_ids.as_str()).map_or(0, |e| e.elements()),
+        _ => 0,
+    };
+    let tokens = m.tokens.map_or(captured, |t| t.min(captured));
+    if tokens > m.capacity {
+        return Err(CliError::Config {
+            what: format!("[model.{name}] capacity = {}", m.capacity),
+            why: format!("{tokens} tokens are run; raise the capacity or lower `tokens`"),
+        });
+    }
+    Ok(RunSettings { tokens, block: m.block, capacity: m.capacity, whole_tokens: m.whole_tokens })
+}

@@ -1,0 +1,364 @@
+//! `workspace.toml`: what is built, from what, for which machine, judged by which bounds.
+//!
+//! It knows the file's words and refuses others with their line. It reads no delivery.
+
+use crate::error::CliError;
+use mica_device::product::{Product, Rates};
+use mica_fetch::CaptureMap;
+use mica_quantize::Recipe;
+use mica_score::Thresholds;
+use serde::Deserialize;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// The name looked for in a folder.
+pub const FILE: &str = "workspace.toml";
+
+/// A workspace as written, with the folder its relative paths start from.
+#[derive(Clone, Debug)]
+pub struct Workspace {
+    /// Folder of the file.
+    pub root: PathBuf,
+    /// Path of the file, for messages.
+    pub file: PathBuf,
+    /// Its contents.
+    pub config: Config,
+}
+
+/// The whole file.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Config {
+    /// What `mica build` without a target builds.
+    pub default: String,
+    /// Place of the cache, relative to the file; `.mica` where absent.
+    #[serde(default)]
+    pub cache: Option<PathBuf>,
+    /// Deliveries by name.
+    pub delivery: BTreeMap<String, Delivery>,
+    /// Models by name.
+    pub model: BTreeMap<String, Model>,
+    /// Recipes by name.
+    pub recipe: BTreeMap<String, Recipe>,
+    /// Devices by name.
+    pub device: BTreeMap<String, Device>,
+    /// Bounds of the gates.
+    #[serde(default)]
+    pub gates: Gates,
+    /// Named lists of targets.
+    #[serde(default)]
+    pub targets: BTreeMap<String, Vec<String>>,
+}
+
+/// A delivery: where the publisher's files are.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Delivery {
+    /// Folder with the weights; nothing is ever written there.
+    pub source: PathBuf,
+    /// The weights' file where its name is not the usual one.
+    #[serde(default)]
+    pub weights: Option<String>,
+    /// `config.json`, where it is not in the folder.
+    #[serde(default)]
+    pub config: Option<PathBuf>,
+    /// `tokenizer.json`, where it is not in the folder.
+    #[serde(default)]
+    pub tokenizer: Option<PathBuf>,
+    /// Captured activations of the published implementation.
+    #[serde(default)]
+    pub captures: Option<Captures>,
+}
+
+/// A file of captured activations and what is known of it.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Captures {
+    /// The file, relative to the delivery's folder.
+    pub file: String,
+    /// What the captured run computed in.
+    pub precision: Precision,
+    /// Who made it.
+    #[serde(default)]
+    pub made_by: Maker,
+    /// Names that differ from the default ones, by meaning.
+    #[serde(default)]
+    pub names: CaptureMap,
+}
+
+/// What a captured run computed in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Precision {
+    /// Float64.
+    F64,
+    /// Float32.
+    F32,
+    /// Bfloat16.
+    Bf16,
+}
+
+/// Who made a capture.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Maker {
+    /// The published implementation.
+    #[default]
+    Published,
+    /// Our own evaluator: satisfies no gate that asks for the published implementation.
+    #[serde(rename = "self")]
+    Own,
+}
+
+/// A model: a description applied to a delivery.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Model {
+    /// Name of the authored description.
+    pub description: String,
+    /// Name of the delivery.
+    pub delivery: String,
+    /// Name of the recipe.
+    pub recipe: String,
+    /// Name of the device.
+    pub device: String,
+    /// Teacher-forced tokens of a decode run; all that the captures have where absent.
+    #[serde(default)]
+    pub tokens: Option<u64>,
+    /// Tokens of a block, the grain at which segments are kept.
+    #[serde(default = "default_block")]
+    pub block: u64,
+    /// Positions that the compiled K/V caches hold.
+    #[serde(default = "default_capacity")]
+    pub capacity: u64,
+    /// Tokens that the whole linked kernel runs beside the segments.
+    #[serde(default = "default_whole")]
+    pub whole_tokens: u64,
+    /// Lets weights that are NaN or infinite pass.
+    #[serde(default)]
+    pub allow_non_finite: bool,
+}
+
+fn default_block() -> u64 {
+    32
+}
+fn default_capacity() -> u64 {
+    256
+}
+fn default_whole() -> u64 {
+    4
+}
+
+/// A device: a product and what may be said about it.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Device {
+    /// `qb1`, `qb4` or `qb16`.
+    pub product: String,
+    /// L2 in MiB, 2 to 32.
+    #[serde(default)]
+    pub l2_mib: Option<u64>,
+    /// Bytes a cycle on the external bus: 8, 16 or 32.
+    #[serde(default = "default_bus")]
+    pub bus_bytes: u32,
+    /// Clock in MHz.
+    #[serde(default = "default_clock")]
+    pub clock_mhz: u32,
+    /// Fraction bits of the residual stream.
+    #[serde(default = "default_frac")]
+    pub frac: u8,
+}
+
+fn default_bus() -> u32 {
+    32
+}
+fn default_clock() -> u32 {
+    1000
+}
+fn default_frac() -> u8 {
+    20
+}
+
+/// Bounds of the gates, by validation.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Gates {
+    /// Of `decode`.
+    #[serde(default)]
+    pub decode: Thresholds,
+}
+
+/// A device within its caps, and what was clamped.
+pub struct Machine {
+    /// What programs depend on.
+    pub product: Product,
+    /// What the timing model reads.
+    pub rates: Rates,
+    /// Fraction bits of the residual stream.
+    pub frac: u8,
+    /// One line a clamped value.
+    pub warnings: Vec<String>,
+}
+
+impl Device {
+    /// The machine, requests above a cap clamped with one warning each. Errors on a product that does
+    /// not exist and on values that no clamp mends.
+    pub fn machine(&self, name: &str) -> Result<Machine, CliError> {
+        let mut product = Product::named(&self.product).ok_or_else(|| CliError::Config {
+            what: format!("[device.{name}] product = {:?}", self.product),
+            why: "there are qb1, qb4 and qb16".into(),
+        })?;
+        let mut warnings = Vec::new();
+        let mut clamp = |what: &str, value: u64, low: u64, high: u64| {
+            let kept = value.clamp(low, high);
+            if kept != value {
+                warnings.push(format!(
+                    "[device.{name}] {what} = {value}: {} has {low} to {high}; {kept} is used",
+                    self.product
+                ));
+            }
+            kept
+        };
+        if let Some(mib) = self.l2_mib {
+            product.l2 = clamp("l2_mib", mib, 2, 32) << 20;
+        }
+        let clock = clamp("clock_mhz", self.clock_mhz.into(), 1, 1000) as u32;
+        let bus = clamp("bus_bytes", self.bus_bytes.into(), 8, 32) as u32;
+        if !matches!(bus, 8 | 16 | 32) {
+            return Err(CliError::Config {
+                what: format!("[device.{name}] bus_bytes = {bus}"),
+                why: "the external bus moves 8, 16 or 32 bytes a cycle".into(),
+            });
+        }
+        if !(8..=28).contains(&self.frac) {
+            return Err(CliError::Config {
+                what: format!("[device.{name}] frac = {}", self.frac),
+                why: "the residual stream has 8 to 28 fraction bits".into(),
+            });
+        }
+        Ok(Machine { product, rates: Rates { bus_bytes: bus, clock_mhz: clock }, frac: self.frac, warnings })
+    }
+}
+
+impl Workspace {
+    /// Reads a workspace: `file` if given, else `workspace.toml` in `dir` or the nearest folder above.
+    pub fn load(dir: &Path, file: Option<&Path>) -> Result<Workspace, CliError> {
+        let path = match file {
+            Some(f) => dir.join(f),
+            None => dir
+                .canonicalize()
+                .unwrap_or_else(|_| dir.into())
+                .ancestors()
+                .map(|d| d.join(FILE))
+                .find(|p| p.is_file())
+                .ok_or_else(|| CliError::NoWorkspace { dir: dir.into() })?,
+        };
+        let text = std::fs::read_to_string(&path)
+            .map_err(|source| CliError::Read { path: path.clone(), source })?;
+        let root = path.parent().map_or_else(|| PathBuf::from("."), Path::to_path_buf);
+        let config = parse(&path, &text)?;
+        Ok(Workspace { root, file: path, config })
+    }
+
+    /// A path of the file, relative to its folder.
+    pub fn path(&self, p: &Path) -> PathBuf {
+        self.root.join(p)
+    }
+}
+
+/// Parses and cross-checks; an error shows the place in the text.
+pub fn parse(path: &Path, text: &str) -> Result<Config, CliError> {
+    let config: Config = toml::from_str(text).map_err(|e| {
+        let at = e.span().unwrap_or(0..0);
+        CliError::toml(path, text, e.message().trim().to_string(), at)
+    })?;
+    let missing = |kind: &str, name: &str, used_by: String, known: Vec<&String>| {
+        let hint = crate::targets::nearest(name, known.into_iter().map(String::as_str));
+        let at = text.find(&format!("{name:?}")).map_or(0..0, |i| i..i + name.len() + 2);
+        let mut why = format!("{used_by} names the {kind} {name:?}, which the file does not have");
+        if let Some(h) = hint {
+            why += &format!("; is it {h:?}?");
+        }
+        CliError::toml(path, text, why, at)
+    };
+    for (name, m) in &config.model {
+        let by = format!("[model.{name}]");
+        if !config.delivery.contains_key(&m.delivery) {
+            return Err(missing("delivery", &m.delivery, by, config.delivery.keys().collect()));
+        }
+        if !config.recipe.contains_key(&m.recipe) {
+            return Err(missing("recipe", &m.recipe, by, config.recipe.keys().collect()));
+        }
+        if !config.device.contains_key(&m.device) {
+            return Err(missing("device", &m.device, by, config.device.keys().collect()));
+        }
+        if m.block == 0 || m.capacity == 0 || m.tokens == Some(0) {
+            return Err(CliError::Config {
+                what: by,
+                why: "block, capacity and tokens are at least 1".into(),
+            });
+        }
+        if name.contains(['.', ':', '[', ']', '*']) {
+            return Err(CliError::Config {
+                what: by,
+                why: "a model's name may not hold . : [ ] or *, which targets are made of".into(),
+            });
+        }
+    }
+    Ok(config)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const GOOD: &str = r#"
+default = "decode"
+[delivery.d]
+source = "d"
+[model.m]
+description = "qwen3_5_35b_a3b"
+delivery = "d"
+recipe = "r"
+device = "sim"
+[recipe.r]
+rules = []
+[device.sim]
+product = "qb16"
+"#;
+
+    fn error(text: &str) -> String {
+        parse(Path::new("workspace.toml"), text).unwrap_err().to_string()
+    }
+
+    #[test]
+    fn the_smallest_workspace_parses() {
+        let c = parse(Path::new("w"), GOOD).unwrap();
+        assert_eq!((c.model["m"].block, c.device["sim"].frac), (32, 20));
+    }
+
+    #[test]
+    fn mistakes_name_their_line() {
+        let table = [
+            (GOOD.replace("source", "sauce"), "line 4", "unknown field `sauce`"),
+            (GOOD.replace("delivery = \"d\"", "delivery = \"dd\""), "line 7", "is it \"d\"?"),
+            (GOOD.replace("recipe = \"r\"", "recipe = \"x\""), "line 8", "the recipe \"x\""),
+            (GOOD.replace("[device.sim]", "[device.sim"), "line 12", ""),
+        ];
+        for (text, line, words) in table {
+            let e = error(&text);
+            assert!(e.contains(line) && e.contains(words), "{e}");
+        }
+    }
+
+    #[test]
+    fn a_request_above_a_cap_is_clamped_with_one_warning_each() {
+        let mut d = parse(Path::new("w"), GOOD).unwrap().device["sim"].clone();
+        d.clock_mhz = 1400;
+        d.bus_bytes = 64;
+        let m = d.machine("sim").unwrap();
+        assert_eq!((m.rates.clock_mhz, m.rates.bus_bytes), (1000, 32));
+        assert_eq!(m.warnings.len(), 2);
+        assert!(m.warnings[0].contains("clock_mhz = 1400"), "{:?}", m.warnings);
+    }
+}

@@ -1,0 +1,69 @@
+//! A map from byte ranges to the last instruction that touched them.
+
+use std::collections::BTreeMap;
+
+/// Ranges with the number last given to each byte; numbers only grow.
+#[derive(Clone, Debug, Default)]
+pub struct Intervals {
+    /// Start → (end, number), disjoint.
+    ranges: BTreeMap<u64, (u64, u64)>,
+}
+
+impl Intervals {
+    /// Gives `number` to the bytes `from..to`.
+    pub fn set(&mut self, from: u64, to: u64, number: u64) {
+        if from >= to {
+            return;
+        }
+        let overlapped: Vec<(u64, u64, u64)> = self
+            .ranges
+            .range(..to)
+            .rev()
+            .take_while(|(_, (end, _))| *end > from)
+            .map(|(start, (end, n))| (*start, *end, *n))
+            .collect();
+        for (start, end, n) in overlapped {
+            self.ranges.remove(&start);
+            if start < from {
+                self.ranges.insert(start, (from, n));
+            }
+            if end > to {
+                self.ranges.insert(to, (end, n));
+            }
+        }
+        self.ranges.insert(from, (to, number));
+    }
+
+    /// The greatest number in `from..to`.
+    pub fn last(&self, from: u64, to: u64) -> Option<u64> {
+        self.ranges.range(..to).rev().take_while(|(_, (end, _))| *end > from).map(|(_, (_, n))| *n).max()
+    }
+
+    /// Forgets everything.
+    pub fn clear(&mut self) {
+        self.ranges.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Intervals;
+
+    #[test]
+    fn later_ranges_cover_earlier_ones() {
+        let mut m = Intervals::default();
+        m.set(0, 100, 1);
+        m.set(40, 60, 2);
+        m.set(90, 120, 3);
+        for (range, last) in [
+            ((0, 40), Some(1)),
+            ((0, 41), Some(2)),
+            ((60, 90), Some(1)),
+            ((59, 61), Some(2)),
+            ((100, 110), Some(3)),
+            ((120, 130), None),
+        ] {
+            assert_eq!(m.last(range.0, range.1), last, "{range:?}");
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! Proof that a program is ordered: every two accesses of different engines that overlap, of which
+//! one writes, have a wait or a fence between them.
+//!
+//! The simulator runs instructions one after another, so it cannot see a missing wait; this walk
+//! does. It keeps, for every engine, how many instructions of each other engine are known to have
+//! retired (a vector clock): an instruction knows what its engine and the front end knew before it,
+//! what it waits for, and what those instructions knew. Loop bodies are walked twice, which meets
+//! every pair of neighbouring iterations.
+
+use crate::access::{Access, Memory, NoAccess, TileFile};
+use crate::isa::{ENGINES, Engine, Instr, Opcode};
+use crate::tile::Tile;
+use std::ops::Range;
+use thiserror::Error;
+
+/// Two accesses that nothing orders.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+pub enum Hazard {
+    /// The later instruction may run before the earlier has retired.
+    #[error(
+        "instruction {later} ({later_op}) may run before instruction {earlier} ({earlier_op}) has \
+         retired: both touch {memory:?} {start:#x}..{end:#x}"
+    )]
+    Unordered {
+        /// Index of the earlier instruction.
+        earlier: usize,
+        /// Its mnemonic.
+        earlier_op: &'static str,
+        /// Index of the later instruction.
+        later: usize,
+        /// Its mnemonic.
+        later_op: &'static str,
+        /// Where they meet.
+        memory: Memory,
+        /// First byte that both touch.
+        start: u64,
+        /// One past the last.
+        end: u64,
+    },
+    /// The memory of an instruction cannot be told.
+    #[error("instruction {index}: {cause}")]
+    Access {
+        /// Index of the instruction.
+        index: usize,
+        /// Why.
+        cause: NoAccess,
+    },
+}
+
+type Clock = [u64; ENGINES];
+
+struct Past {
+    engine: usize,
+    /// The number of this instruction on its engine, from 1.
+    number: u64,
+    index: usize,
+    op: Opcode,
+    access: Access,
+}
+
+struct Walk<'p> {
+    program: &'p [Instr],
+    tiles: TileFile,
+    /// What each engine knows; `Scalar` is the front end, which every later instruction follows.
+    known: [Clock; ENGINES],
+    /// What each issued instruction knew, an engine each.
+    history: [Vec<Clock>; ENGINES],
+    past: Vec<Past>,
+}
+
+/// Checks a program; loop bodies are walked twice.
+pub fn check(program: &[Instr]) -> Result<(), Hazard> {
+    check_iterations(program, 2)
+}
+
+/// Checks a program with every loop body walked `iterations` times; 0 and 1 prove the cases of a
+/// loop that may not run or not repeat, where wait distances reach behind it.
+pub fn check_iterations(program: &[Instr], iterations: usize) -> Result<(), Hazard> {
+    let mut walk = Walk {
+        program,
+        tiles: TileFile::default(),
+        known: [[0; ENGINES]; ENGINES],
+        history: Default::default(),
+        past: Vec::new(),
+    };
+    walk.run(0..program.len(), iterations)
+}
+
+fn join(a: &mut Clock, b: &Clock) {
+    for (a, b) in a.iter_mut().zip(b) {
+        *a = (*a).max(*b);
+    }
+}
+
+impl Walk<'_> {
+    fn run(&mut self, range: Range<usize>, iterations: usize) -> Result<(), Hazard> {
+        let mut at = range.start;
+        while at < range.end {
+            self.step(at)?;
+            let i = &self.program[at];
+            at += 1;
+            if i.op == Opcode::Loop {
+                let end = (at + i.x as usize).min(range.end);
+                for _ in 0..iterations {
+                    self.run(at..end, iterations)?;
+                }
+                at = end;
+            }
+        }
+        Ok(())
+    }
+
+    fn step(&mut self, index: usize) -> Result<(), Hazard> {
+        let i = &self.program[index];
+        let engine = i.op.engine() as usize;
+        let front = self.known[Engine::Scalar as usize];
+        let mut clock = self.known[engine];
+        join(&mut clock, &front);
+        for (e, &distance) in i.wait.iter().enumerate() {
+            let issued = self.history[e].len();
+            if distance > 0 && usize::from(distance) <= issued {
+                let awaited = issued - usize::from(distance);
+                clock[e] = clock[e].max(awaited as u64 + 1);
+                let knew = self.history[e][awaited];
+                join(&mut clock, &knew);
+            }
+        }
+        if i.op == Opcode::Fence {
+            for (e, history) in self.history.iter().enumerate() {
+                clock[e] = history.len() as u64;
+                if let Some(last) = history.last() {
+                    join(&mut clock, last);
+                }
+            }
+        }
+        let failed = |cause| Hazard::Access { index, cause };
+        if i.op == Opcode::Tdef {
+            // rows from a scalar are taken at their bound
+            let tile = Tile::define(i, None).ok_or_else(|| failed(NoAccess::Shape))?;
+            self.tiles.set(i.r[0], tile);
+        }
+        let accesses = self.tiles.accesses(i).map_err(failed)?;
+        for access in &accesses {
+            self.meet(index, engine, &clock, access)?;
+        }
+        let number = self.history[engine].len() as u64 + 1;
+        for access in accesses {
+            self.remember(Past { engine, number, index, op: i.op, access });
+        }
+        // an engine retires in order: who knows this one knows all before it
+        let mut knew = clock;
+        knew[engine] = number;
+        self.history[engine].push(knew);
+        self.known[engine] = knew;
+        Ok(())
+    }
+
+    fn meet(&self, later: usize, engine: usize, clock: &Clock, access: &Access) -> Result<(), Hazard> {
+        for p in &self.past {
+            let ordered = p.engine == engine || p.number <= clock[p.engine];
+            let start = p.access.range.start.max(access.range.start);
+            let end = p.access.range.end.min(access.range.end);
+            let meets = p.access.memory == access.memory && start < end;
+            if !ordered && meets && (p.access.write || access.write) {
+                return Err(Hazard::Unordered {
+                    earlier: p.index,
+                    earlier_op: p.op.text(),
+                    later,
+                    later_op: self.program[later].op.text(),
+                    memory: access.memory,
+                    start,
+                    end,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    fn remember(&mut self, new: Past) {
+        // whoever is ordered after `new` is ordered after what the same engine did before it, so
+        // an access that `new` covers says nothing more; nor does one that every engine knows of
+        let known = &self.known;
+        let front = &known[Engine::Scalar as usize];
+        self.past.retain(|p| {
+            let same = p.engine == new.engine && p.access.memory == new.access.memory;
+            let inside =
+                new.access.range.start <= p.access.range.start && p.access.range.end <= new.access.range.end;
+            let covered = same && inside && (new.access.write || !p.access.write);
+            let settled = known
+                .iter()
+                .enumerate()
+                .all(|(e, clock)| e == p.engine || p.number <= clock[p.engine].max(front[p.engine]));
+            !covered && !settled
+        });
+        self.past.push(new);
+    }
+}

@@ -1,0 +1,252 @@
+//! The header of a safetensors file, read as strictly as the format can be.
+//!
+//! The format: eight bytes, little-endian, the header's length; the header, a JSON object from tensor
+//! names to type, shape and byte range; the data. A file is accepted only if its tensors tile the data
+//! exactly. Touches the header's bytes and no tensor's. Knows neither shards nor models.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::fmt;
+use std::path::Path;
+
+use serde::Deserialize;
+use serde::de::{Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
+
+use crate::dtype::Dtype;
+use crate::error::FetchError;
+use crate::index::{Extent, TensorEntry};
+use crate::strict_json::UniqueMap;
+
+/// The most axes a tensor may have; the frameworks that write deliveries have the same limit or less.
+pub const MAX_RANK: usize = 64;
+
+/// The key that holds free-form strings and no tensor.
+const METADATA: &str = "__metadata__";
+
+/// Bytes of the length before the header.
+const PREFIX: u64 = 8;
+
+/// The tensors of the safetensors file `bytes`, which is number `file` of its delivery.
+pub(crate) fn read(
+    path: &Path,
+    file: u32,
+    bytes: &[u8],
+) -> Result<BTreeMap<String, TensorEntry>, FetchError> {
+    let header = header_bytes(path, bytes)?;
+    let data_start = PREFIX + header.len() as u64;
+    let available = bytes.len() as u64 - data_start;
+
+    let Header(wires) = serde_json::from_slice(header).map_err(|e| FetchError::header(path, &e))?;
+    let duplicate = |key: &str| FetchError::DuplicateKey { path: path.to_owned(), key: key.to_owned() };
+    let mut metadata = false;
+    let mut tensors = BTreeMap::new();
+    for (name, wire) in wires {
+        let Some(wire) = wire else {
+            if std::mem::replace(&mut metadata, true) {
+                return Err(duplicate(METADATA));
+            }
+            continue;
+        };
+        let (begin, end) = wire.data_offsets;
+        let (dtype, shape) = checked(path, &name, wire, available)?;
+        let extents = vec![Extent { file, offset: data_start + begin, len: end - begin }];
+        match tensors.entry(name) {
+            Entry::Vacant(slot) => {
+                let name = slot.key().clone();
+                slot.insert(TensorEntry { name, dtype, shape, extents });
+            }
+            Entry::Occupied(slot) => return Err(duplicate(slot.key())),
+        }
+    }
+    tiles(path, &tensors, data_start, bytes.len() as u64)?;
+    Ok(tensors)
+}
+
+/// The header's JSON, once its stated length is known to fit.
+fn header_bytes<'a>(path: &Path, bytes: &'a [u8]) -> Result<&'a [u8], FetchError> {
+    let size = bytes.len() as u64;
+    let Some((prefix, rest)) = bytes.split_first_chunk::<8>() else {
+        return Err(match impostor(bytes) {
+            Some(what) => FetchError::NotSafetensors { path: path.to_owned(), what },
+            None => FetchError::NoHeader { path: path.to_owned(), size },
+        });
+    };
+    let length = u64::from_le_bytes(*prefix);
+    match usize::try_from(length).ok().and_then(|n| rest.get(..n)) {
+        Some(header) if header.first() == Some(&b'{') => Ok(header),
+        Some(_) => Err(FetchError::Header {
+            path: path.to_owned(),
+            line: 1,
+            column: 1,
+            message: "a header begins with an opening brace".to_owned(),
+        }),
+        None => Err(match impostor(bytes) {
+            Some(what) => FetchError::NotSafetensors { path: path.to_owned(), what },
+            None => FetchError::HeaderTooLong { path: path.to_owned(), header: length, size },
+        }),
+    }
+}
+
+/// What is often stored under a weights file's name in its stead. Asked only once the length makes no
+/// sense, so that no real file is mistaken for one of these.
+fn impostor(bytes: &[u8]) -> Option<&'static str> {
+    let text = bytes.trim_ascii_start();
+    if text.starts_with(b"version https://git-lfs") {
+        Some("a Git LFS pointer")
+    } else if text.starts_with(b"<") {
+        Some("an HTML or XML page")
+    } else if text.starts_with(b"{") {
+        Some("a JSON text")
+    } else if bytes.starts_with(b"PK\x03\x04") {
+        Some("a zip archive, as torch.save writes")
+    } else {
+        None
+    }
+}
+
+/// Type and shape of one tensor, once its range is known to lie in the file and to fit the shape.
+fn checked(path: &Path, name: &str, wire: Wire<'_>, available: u64) -> Result<(Dtype, Vec<u64>), FetchError> {
+    let path = || path.to_owned();
+    let tensor = || name.to_owned();
+    let dtype: Dtype = wire.dtype.parse().map_err(|reason| FetchError::UnknownDtype {
+        path: path(),
+        tensor: tensor(),
+        reason: Box::new(reason),
+    })?;
+    let (begin, end) = wire.data_offsets;
+    let shape = wire.shape.0;
+    if end < begin {
+        return Err(FetchError::BackwardRange { path: path(), tensor: tensor(), begin, end });
+    }
+    if end > available {
+        return Err(FetchError::Truncated { path: path(), tensor: tensor(), end, available });
+    }
+    match byte_count(dtype, &shape) {
+        None => Err(FetchError::ShapeOverflow { path: path(), tensor: tensor(), shape }),
+        Some(expected) if expected != end - begin => Err(FetchError::SizeMismatch {
+            path: path(),
+            tensor: tensor(),
+            dtype,
+            shape,
+            expected,
+            actual: end - begin,
+        }),
+        Some(_) => Ok((dtype, shape)),
+    }
+}
+
+/// Bytes of a tensor. A shape that overflows without its zeros is refused even if a zero makes it empty:
+/// whether it overflows must not depend on the order of multiplication.
+fn byte_count(dtype: Dtype, shape: &[u64]) -> Option<u64> {
+    let nonzero = shape.iter().filter(|&&d| d != 0).try_fold(dtype.size(), |n, &d| n.checked_mul(d))?;
+    Some(if shape.contains(&0) { 0 } else { nonzero })
+}
+
+/// Whether the tensors follow one another without overlap or gap from `start` to `size`, in bytes of the
+/// file.
+fn tiles(
+    path: &Path,
+    tensors: &BTreeMap<String, TensorEntry>,
+    start: u64,
+    size: u64,
+) -> Result<(), FetchError> {
+    let mut ranges: Vec<(&Extent, &str)> =
+        tensors.values().flat_map(|t| t.extents.iter().map(|e| (e, t.name.as_str()))).collect();
+    // An empty tensor may lie at the beginning of a full one, never inside it.
+    ranges.sort_unstable_by_key(|(e, name)| (e.offset, e.len, *name));
+    let path = || path.to_owned();
+    let mut cursor = start;
+    let mut previous = "";
+    for (extent, name) in ranges {
+        let (tensor, begin) = (|| name.to_owned(), extent.offset);
+        if begin < cursor {
+            let other = previous.to_owned();
+            return Err(FetchError::Overlap { path: path(), tensor: tensor(), begin, other, end: cursor });
+        }
+        if begin > cursor {
+            return Err(FetchError::Hole { path: path(), tensor: tensor(), bytes: begin - cursor });
+        }
+        cursor += extent.len;
+        previous = name;
+    }
+    if cursor < size {
+        return Err(FetchError::TrailingBytes { path: path(), bytes: size - cursor });
+    }
+    Ok(())
+}
+
+/// The header's pairs in file order, duplicates kept for the caller to refuse. `None` is the metadata.
+struct Header<'a>(Vec<(String, Option<Wire<'a>>)>);
+
+/// One tensor as the header says it.
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Wire<'a> {
+    #[serde(borrow)]
+    dtype: Cow<'a, str>,
+    shape: Shape,
+    data_offsets: (u64, u64),
+}
+
+impl<'de: 'a, 'a> Deserialize<'de> for Header<'a> {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(HeaderVisitor).map(Header)
+    }
+}
+
+struct HeaderVisitor;
+
+impl<'de> Visitor<'de> for HeaderVisitor {
+    type Value = Vec<(String, Option<Wire<'de>>)>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object of tensors")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
+        let mut out = Vec::new();
+        while let Some(name) = map.next_key::<String>()? {
+            let wire = if name == METADATA {
+                map.next_value::<Option<UniqueMap<String>>>().map(|_| None)
+            } else {
+                map.next_value().map(Some)
+            };
+            let wire = wire.map_err(|e| A::Error::custom(format_args!("{name}: {e}")))?;
+            out.push((name, wire));
+        }
+        Ok(out)
+    }
+}
+
+struct Shape(Vec<u64>);
+
+impl<'de> Deserialize<'de> for Shape {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_seq(ShapeVisitor)
+    }
+}
+
+struct ShapeVisitor;
+
+impl<'de> Visitor<'de> for ShapeVisitor {
+    type Value = Shape;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "at most {MAX_RANK} axes")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Shape, A::Error> {
+        let mut out = Vec::new();
+        while let Some(axis) = seq.next_element()? {
+            if out.len() == MAX_RANK {
+                return Err(A::Error::invalid_length(MAX_RANK + 1, &self));
+            }
+            out.push(axis);
+        }
+        Ok(Shape(out))
+    }
+}
+
+#[cfg(test)]
+mod tests;

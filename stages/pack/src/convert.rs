@@ -1,0 +1,60 @@
+//! Conversion of a delivered tensor to the model's layout.
+//!
+//! The converter is a function of the HIR; the evaluator runs it on the elements' numbers instead of
+//! their values. What comes out says where each element comes from, so elements of any dtype, NaN too,
+//! keep their bits.
+
+use crate::error::PackError;
+use mica_models::eval::{Options, Tensor, evaluate};
+use mica_models::hir::{Function, Op};
+use std::collections::BTreeMap;
+
+/// Whether a converter leaves every element in its place.
+pub(crate) fn keeps_order(converter: &Function) -> bool {
+    converter.nodes.iter().all(|node| matches!(node.op, Op::Reshape { .. }))
+}
+
+/// The weight's bytes, of `shape`, from the published tensor's; `width` bytes an element.
+pub(crate) fn convert(
+    role: &str,
+    converter: &Function,
+    shape: &[u64],
+    published: &[u8],
+    width: usize,
+) -> Result<Vec<u8>, PackError> {
+    let failed = |reason: String| PackError::Converter { role: role.into(), reason };
+    for node in &converter.nodes {
+        match node.op {
+            Op::Reshape { .. }
+            | Op::Transpose { .. }
+            | Op::Slice { .. }
+            | Op::Concat { .. }
+            | Op::RepeatInterleave { .. } => {}
+            _ => return Err(PackError::ConverterComputes { role: role.into(), op: node.op.name() }),
+        }
+    }
+    let ([input], [(result, _)]) = (&converter.params[..], &converter.results[..]) else {
+        return Err(failed("it is no function of one tensor with one result".into()));
+    };
+    let from = input.ty.known_shape().ok_or_else(|| failed("its parameter's shape is open".into()))?;
+    let from: Vec<usize> = from.iter().map(|&n| n as usize).collect();
+    let count = from.iter().product::<usize>();
+    if count * width != published.len() {
+        return Err(failed(format!("{} bytes are no {from:?} of {width} bytes", published.len())));
+    }
+    let numbers = Tensor::f64(&from, (0..count).map(|n| n as f64).collect());
+    let inputs = BTreeMap::from([(input.name.clone(), numbers)]);
+    let no_weights = BTreeMap::new();
+    let mut results = evaluate(converter, &inputs, &no_weights, Options::default())
+        .map_err(|error| failed(error.to_string()))?;
+    let weight = results.remove(result).ok_or_else(|| failed("it has no result".into()))?;
+    if !weight.shape.iter().map(|&n| n as u64).eq(shape.iter().copied()) {
+        return Err(failed(format!("it gives {:?}, and the weight is {shape:?}", weight.shape)));
+    }
+    let order = weight.as_f64().ok_or_else(|| failed("it gives integers".into()))?;
+    let mut bytes = Vec::with_capacity(order.len() * width);
+    for &number in order {
+        bytes.extend_from_slice(&published[number as usize * width..][..width]);
+    }
+    Ok(bytes)
+}

@@ -1,0 +1,29 @@
+//! The second stage: which of a delivery's tensors play which role in a part of a model.
+//!
+//! [`resolve`] finds a part's weights by the model's own naming, whatever prefix and form the publisher
+//! chose, and checks shapes, dtypes and scales from the delivery's index alone. [`pack`] then names them by
+//! content: a [`PackedLayer`] holds digests, roles and shapes. Only a weight that the model lays out
+//! otherwise than its publisher is read and stored again; everything else stays in the delivery.
+//!
+//! It must not know files, offsets, the device, the cache's place, salsa nor the terminal. The delivery is
+//! what [`Names`] says it has and [`Contents`] gives.
+
+mod contents;
+mod convert;
+mod dtype;
+mod error;
+mod names;
+mod pack;
+mod packed;
+mod resolve;
+
+pub use contents::Contents;
+pub use dtype::Dtype;
+pub use error::{PackError, PackFailure};
+pub use names::{Names, TensorInfo, unread};
+pub use pack::pack;
+pub use packed::{Digest, PackedLayer, PackedTensor, Source};
+pub use resolve::{Resolved, ResolvedRole, Virtual, resolve};
+
+/// The stage's version, part of every key; raised whenever the same inputs pack otherwise.
+pub const VERSION: u32 = 1;

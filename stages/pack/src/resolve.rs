@@ -1,0 +1,298 @@
+//! A part's weights found in a delivery by the model's names, and checked against its shapes.
+//!
+//! Reads the index, never a value. How a quantized weight is recognised stands in [`companions`].
+
+use crate::dtype::Dtype;
+use crate::error::PackError;
+use crate::names::{Names, TensorInfo, nearest};
+use mica_models::analysis::{WeightUse, fused_groups, weight_uses};
+use mica_models::hir::Function;
+use mica_models::naming::{SourceForm, WeightSource, expert_name, sources};
+use mica_models::stack::{Part, Stack};
+
+/// A tensor as the model sees it, delivered in one piece or in several.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Virtual {
+    /// Delivered tensors whose bytes, joined in this order, are the tensor's.
+    pub pieces: Vec<String>,
+    /// Its elements.
+    pub dtype: Dtype,
+    /// Its shape, outermost first.
+    pub shape: Vec<u64>,
+}
+
+/// A weight and the tensors that it is made of.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ResolvedRole {
+    /// The weight's name within the part.
+    pub role: String,
+    /// What the part does with it.
+    pub weight_use: WeightUse,
+    /// The values, of the published shape: floats, or `I8` where `scale` is present.
+    pub data: Virtual,
+    /// Scales `[.., rows, groups]`.
+    pub scale: Option<Virtual>,
+    /// Integer zero points of the scales' shape.
+    pub zero: Option<Virtual>,
+    /// From the published tensor to the weight; `None` where it is taken as it is.
+    pub converter: Option<Function>,
+    /// Shape as the part's function takes it.
+    pub shape: Vec<u64>,
+}
+
+/// A part's weights in the order of its constant segment.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Resolved {
+    /// The part's kind: its function's name.
+    pub kind: String,
+    /// The fused groups of two or more, each contiguous in `roles`.
+    pub fused: Vec<Vec<String>>,
+    /// The weights: in the order of the function's, a fused group together where its first member stands.
+    pub roles: Vec<ResolvedRole>,
+    /// Every delivered tensor that the part reads.
+    pub read: Vec<String>,
+}
+
+/// Finds the weights of a part: under any of the model's prefixes, experts fused or one by one, floats
+/// or int8 containers with scales.
+///
+/// # Errors
+/// A weight that is missing, there more than once, or of a wrong shape or dtype; scales that are missing
+/// or that scale nothing. All name the part, the role and the tensors.
+pub fn resolve(names: &dyn Names, stack: &Stack, part: Part) -> Result<Resolved, PackError> {
+    let function = stack.function(part)?;
+    let uses = weight_uses(function);
+    let mut fused = fused_groups(function);
+    fused.retain(|group| group.len() > 1);
+    let mut waiting: Vec<Option<WeightSource>> = sources(stack, part)?.into_iter().map(Some).collect();
+    let finder = Finder { names, part };
+    let mut roles = Vec::with_capacity(waiting.len());
+    while let Some(first) = waiting.iter().flatten().next() {
+        let alone = [first.role.clone()];
+        let group = fused.iter().find(|group| group.contains(&first.role)).map_or(&alone[..], |group| group);
+        for role in group {
+            let place = waiting.iter_mut().find(|w| w.as_ref().is_some_and(|w| w.role == *role));
+            if let Some(source) = place.and_then(Option::take) {
+                let weight_use = uses.get(role).copied().unwrap_or(WeightUse::Vector);
+                roles.push(finder.role(source, weight_use)?);
+            }
+        }
+    }
+    let mut read = Vec::new();
+    for role in &roles {
+        for tensor in [Some(&role.data), role.scale.as_ref(), role.zero.as_ref()].into_iter().flatten() {
+            read.extend(tensor.pieces.iter().cloned());
+        }
+    }
+    Ok(Resolved { kind: function.name.clone(), fused, roles, read })
+}
+
+/// The names that would make a tensor a quantized one: its scales.
+fn companions(tensor: &str) -> String {
+    format!("{}.w_scale", tensor.strip_suffix(".weight").unwrap_or(tensor))
+}
+
+/// Shape of one piece and the names of all.
+struct Found {
+    pieces: Vec<String>,
+    shape: Vec<u64>,
+}
+
+struct Finder<'a> {
+    names: &'a dyn Names,
+    part: Part,
+}
+
+impl Finder<'_> {
+    fn role(&self, source: WeightSource, weight_use: WeightUse) -> Result<ResolvedRole, PackError> {
+        let found = self.locate(&source)?;
+        let dtype = self.alike(&source.role, &found)?;
+        let scale = self.scale(&source, weight_use, &found, dtype)?;
+        Ok(ResolvedRole {
+            role: source.role,
+            weight_use,
+            data: Virtual { pieces: found.pieces, dtype, shape: source.published_shape },
+            scale,
+            zero: None,
+            converter: source.converter,
+            shape: source.shape,
+        })
+    }
+
+    /// The one form in which the delivery has the weight.
+    fn locate(&self, source: &WeightSource) -> Result<Found, PackError> {
+        let mut found: Vec<(String, Found)> = Vec::new();
+        let mut tried = Vec::new();
+        for form in &source.forms {
+            match form {
+                SourceForm::Whole { names } => {
+                    for name in names {
+                        if self.names.find(name).is_some() {
+                            let shape = source.published_shape.clone();
+                            found.push((name.clone(), Found { pieces: vec![name.clone()], shape }));
+                        }
+                        tried.push(name.clone());
+                    }
+                }
+                SourceForm::PerExpert { experts, piece_shape, templates } => {
+                    for each in templates {
+                        let name = |e| each.iter().map(move |template| expert_name(template, e));
+                        let pieces: Vec<String> = (0..*experts).flat_map(name).collect();
+                        if let Some(any) = pieces.iter().find(|piece| self.names.find(piece).is_some()) {
+                            found.push((any.clone(), Found { pieces, shape: piece_shape.clone() }));
+                        } else {
+                            tried.extend(each.iter().map(|template| expert_name(template, 0)));
+                        }
+                    }
+                }
+            }
+        }
+        let (part, role) = (self.part.to_string(), source.role.clone());
+        if found.len() > 1 {
+            let tensors = found.into_iter().map(|(name, _)| name).collect();
+            return Err(PackError::Ambiguous { part, role, tensors });
+        }
+        match found.pop() {
+            Some((_, found)) => Ok(found),
+            None => {
+                let nearest = nearest(self.names, &tried);
+                Err(PackError::Missing { part, role, tried, nearest })
+            }
+        }
+    }
+
+    /// A piece that has to be there.
+    fn piece(&self, role: &str, tensor: &str) -> Result<TensorInfo, PackError> {
+        self.names.find(tensor).ok_or_else(|| PackError::MissingPiece {
+            part: self.part.to_string(),
+            role: role.into(),
+            tensor: tensor.into(),
+            nearest: nearest(self.names, &[tensor.into()]),
+        })
+    }
+
+    /// The dtype that all pieces have; each is of the piece's shape.
+    fn alike(&self, role: &str, found: &Found) -> Result<Dtype, PackError> {
+        let mut dtype = None;
+        for tensor in &found.pieces {
+            let info = self.piece(role, tensor)?;
+            if info.shape != found.shape {
+                return Err(self.shape(role, tensor, info.shape, format!("{:?}", found.shape)));
+            }
+            self.same_dtype(role, &found.pieces[0], *dtype.get_or_insert(info.dtype), tensor, info.dtype)?;
+        }
+        dtype.ok_or_else(|| self.shape(role, "no tensor", Vec::new(), "one piece or more".into()))
+    }
+
+    /// The scales of a quantized weight, `None` of another.
+    fn scale(
+        &self,
+        source: &WeightSource,
+        weight_use: WeightUse,
+        found: &Found,
+        dtype: Dtype,
+    ) -> Result<Option<Virtual>, PackError> {
+        let (part, role) = (self.part.to_string(), source.role.clone());
+        let scales: Vec<String> = found.pieces.iter().map(|piece| companions(piece)).collect();
+        let present = scales.iter().position(|scale| self.names.find(scale).is_some());
+        let tensor = found.pieces[present.unwrap_or(0)].clone();
+        match (dtype, present) {
+            (Dtype::I8, Some(_)) => {}
+            (Dtype::I8, None) => {
+                let scale = scales[0].clone();
+                return Err(PackError::MissingScale { part, role, tensor, found: dtype, scale });
+            }
+            (_, Some(at)) => {
+                let scale = scales[at].clone();
+                return Err(PackError::UnusedScale { part, role, tensor, found: dtype, scale });
+            }
+            (_, None) if dtype.is_weight_float() => return Ok(None),
+            (_, None) => {
+                let expected = "F32, F16 or BF16, or I8 with scales";
+                return Err(PackError::Dtype { part, role, tensor, found: dtype, expected });
+            }
+        }
+        if weight_use == WeightUse::Vector {
+            let why = "only matrices, experts and tables have a quantized form";
+            return Err(PackError::Quantized { part, role, tensor, why });
+        }
+        if source.converter.is_some() {
+            let why = "the model lays it out anew, which would part weights and scales";
+            return Err(PackError::Quantized { part, role, tensor, why });
+        }
+        self.scales(&source.role, &source.published_shape, found, scales).map(Some)
+    }
+
+    fn scales(
+        &self,
+        role: &str,
+        published: &[u64],
+        found: &Found,
+        scales: Vec<String>,
+    ) -> Result<Virtual, PackError> {
+        let mut first: Option<TensorInfo> = None;
+        for scale in &scales {
+            let info = self.piece(role, scale)?;
+            let fits = match (&info.shape[..], &found.shape[..]) {
+                ([lead @ .., groups], [rows @ .., cols]) => {
+                    lead == rows && *groups > 0 && cols.is_multiple_of(*groups)
+                }
+                _ => false,
+            };
+            if !fits {
+                let expected = format!("scaled by {:?}, the last a divisor of the weight's", found.shape);
+                return Err(self.shape(role, scale, info.shape, expected));
+            }
+            if !info.dtype.is_weight_float() {
+                let (part, role, tensor) = (self.part.to_string(), role.into(), scale.clone());
+                let expected = "a scale of F16, BF16 or F32";
+                return Err(PackError::Dtype { part, role, tensor, found: info.dtype, expected });
+            }
+            let first = first.get_or_insert_with(|| info.clone());
+            self.same_dtype(role, &scales[0], first.dtype, scale, info.dtype)?;
+            if info.shape != first.shape {
+                let expected = format!("scaled in other pieces by {:?}", first.shape);
+                return Err(self.shape(role, scale, info.shape, expected));
+            }
+        }
+        let Some(TensorInfo { dtype, shape }) = first else {
+            return Err(self.shape(role, "no scale", Vec::new(), "one piece or more".into()));
+        };
+        let mut whole = published.to_vec();
+        if let (Some(last), Some(groups)) = (whole.last_mut(), shape.last()) {
+            *last = *groups;
+        }
+        Ok(Virtual { pieces: scales, dtype, shape: whole })
+    }
+
+    fn same_dtype(
+        &self,
+        role: &str,
+        first: &str,
+        expected: Dtype,
+        tensor: &str,
+        found: Dtype,
+    ) -> Result<(), PackError> {
+        if found == expected {
+            return Ok(());
+        }
+        Err(PackError::MixedDtypes {
+            part: self.part.to_string(),
+            role: role.into(),
+            tensor: tensor.into(),
+            found,
+            first: first.into(),
+            expected,
+        })
+    }
+
+    fn shape(&self, role: &str, tensor: &str, found: Vec<u64>, expected: String) -> PackError {
+        PackError::Shape {
+            part: self.part.to_string(),
+            role: role.into(),
+            tensor: tensor.into(),
+            found,
+            expected,
+        }
+    }
+}

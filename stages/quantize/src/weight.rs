@@ -1,0 +1,222 @@
+//! A weight's rows as the numbers that are stored: integers with scales, delivered or fitted, or floats of
+//! a narrower format. Where they go in the segment is not its business.
+
+use crate::error::QuantizeError;
+use crate::recipe::ScaleFormat;
+use crate::search::{self, Grid, Groups, Scratch, Unfit};
+use crate::source::{Narrow, Reader, narrow, shown, widen};
+use crate::tally::Tally;
+use mica_device::format::Format;
+use mica_device::layout::Scaling;
+use mica_pack::{Dtype, PackedTensor};
+use std::ops::Range;
+
+/// A weight and how to read it.
+#[derive(Clone, Copy)]
+pub(crate) struct Weight<'a> {
+    pub tensor: &'a PackedTensor,
+    pub reader: Reader<'a>,
+    pub allow_non_finite: bool,
+}
+
+/// Rows of integers with their scales, row-major: `[row][col]` and `[row][group]`.
+pub(crate) struct Integers {
+    pub q: Vec<i8>,
+    /// Each exactly a value of the stored format.
+    pub scales: Vec<f32>,
+    /// Empty where there are none.
+    pub zeros: Vec<i8>,
+    pub tally: Tally,
+}
+
+impl Weight<'_> {
+    fn role(&self) -> String {
+        self.tensor.role.clone()
+    }
+
+    /// Rows `rows`, counted over the whole weight, as integers: as delivered, or fitted.
+    pub fn integers(
+        &self,
+        rows: Range<u64>,
+        cols: u64,
+        grid: Grid,
+        scaling: Scaling,
+    ) -> Result<Integers, QuantizeError> {
+        match &self.tensor.scale {
+            Some(_) => self.delivered(rows, cols, grid, scaling),
+            None => self.fitted(rows, cols, grid, scaling),
+        }
+    }
+
+    fn delivered(
+        &self,
+        rows: Range<u64>,
+        cols: u64,
+        grid: Grid,
+        scaling: Scaling,
+    ) -> Result<Integers, QuantizeError> {
+        let group = u64::from(scaling.group);
+        let first = rows.start * cols;
+        let raw = self.reader.raw(&self.tensor.data, first..rows.end * cols)?;
+        let q: Vec<i8> = raw.iter().map(|&b| b as i8).collect();
+        if let Some(at) = grid.outside(&q) {
+            let (index, value) = (first + at as u64, q[at]);
+            return Err(QuantizeError::Container { role: self.role(), index, value });
+        }
+        let groups = rows.start * cols / group..rows.end * cols / group;
+        let scales = match &self.tensor.scale {
+            Some(source) => self.reader.floats(source, groups.clone())?,
+            None => Vec::new(),
+        };
+        let zeros: Vec<i8> = match &self.tensor.zero {
+            Some(source) => {
+                let raw = self.reader.raw(source, groups.clone())?;
+                raw.iter().map(|&b| b as i8).collect()
+            }
+            None => Vec::new(),
+        };
+        for (at, &scale) in scales.iter().enumerate() {
+            let zero = zeros.get(at).copied().unwrap_or(0);
+            let reason = if scale > 0.0 && scale.is_finite() {
+                continue;
+            } else if scale == 0.0 {
+                let group = &q[at * group as usize..][..group as usize];
+                if group.iter().all(|&q| q == zero) {
+                    continue;
+                }
+                "zero is only the scale of a group that is all zero"
+            } else {
+                "a scale is positive and finite"
+            };
+            let (index, value) = (groups.start + at as u64, shown(scale));
+            return Err(QuantizeError::Scale { role: self.role(), index, value, reason });
+        }
+        Ok(Integers { q, scales, zeros, tally: Tally::new() })
+    }
+
+    fn fitted(
+        &self,
+        rows: Range<u64>,
+        cols: u64,
+        grid: Grid,
+        scaling: Scaling,
+    ) -> Result<Integers, QuantizeError> {
+        let group = scaling.group as usize;
+        let format = if scaling.scale == Format::F16 { ScaleFormat::F16 } else { ScaleFormat::F32 };
+        let mut values = self.reader.floats(&self.tensor.data, rows.start * cols..rows.end * cols)?;
+        let mut q = vec![0; values.len()];
+        let mut scales = Vec::with_capacity(values.len() / group);
+        let mut tally = Tally::new();
+        let mut scratch = Scratch::default();
+        let some = group * search::LANES;
+        let mut index = rows.start * cols / group as u64;
+        for (weights, q) in values.chunks_mut(some).zip(q.chunks_mut(some)) {
+            let mut infinite = Vec::new();
+            let fits = loop {
+                let groups = Groups { weights, len: group };
+                match search::fit(groups, grid, format, &mut scratch, q) {
+                    Ok(fits) => break fits,
+                    Err(Unfit::NonFinite(lane)) => {
+                        let first = (index + lane as u64) * group as u64;
+                        let weights = &mut weights[lane * group..][..group];
+                        let places = self.set_aside(weights, first, &mut tally)?;
+                        infinite.extend(places.into_iter().map(|(at, negative)| (lane, at, negative)));
+                    }
+                    Err(Unfit::Overflow(lane, max)) => {
+                        let (index, value) = (index + lane as u64, shown(max));
+                        let format = if format == ScaleFormat::F16 { "f16" } else { "f32" };
+                        return Err(QuantizeError::ScaleOverflow { role: self.role(), index, value, format });
+                    }
+                }
+            };
+            for (lane, at, negative) in infinite {
+                tally.saturated += 1;
+                if fits[lane].scale > 0.0 {
+                    q[lane * group + at] = grid.limit(negative);
+                }
+            }
+            for fit in &fits[..weights.len() / group] {
+                scales.push(fit.scale);
+                tally.group(index, fit.error, fit.energy);
+                tally.saturated += fit.saturated;
+                tally.lossless &= fit.exact;
+                index += 1;
+            }
+        }
+        Ok(Integers { q, scales, zeros: Vec::new(), tally })
+    }
+
+    /// Replaces what is not finite by zero, where that is allowed; the infinities' places and signs.
+    fn set_aside(
+        &self,
+        values: &mut [f32],
+        first: u64,
+        tally: &mut Tally,
+    ) -> Result<Vec<(usize, bool)>, QuantizeError> {
+        let mut infinite = Vec::new();
+        for (at, value) in values.iter_mut().enumerate().filter(|(_, value)| !value.is_finite()) {
+            if !self.allow_non_finite {
+                return Err(self.non_finite(first + at as u64, *value));
+            }
+            if value.is_infinite() {
+                infinite.push((at, value.is_sign_negative()));
+            }
+            tally.non_finite += 1;
+            tally.lossless = false;
+            *value = 0.0;
+        }
+        Ok(infinite)
+    }
+
+    fn non_finite(&self, index: u64, value: f32) -> QuantizeError {
+        QuantizeError::NonFinite { role: self.role(), index, value: shown(value) }
+    }
+
+    /// Elements of rows `rows` (of `cols`) as little-endian floats of `format`; figures a row.
+    pub fn narrowed(
+        &self,
+        rows: Range<u64>,
+        cols: u64,
+        format: Narrow,
+        out: &mut Vec<u8>,
+    ) -> Result<Tally, QuantizeError> {
+        let elements = rows.start * cols..rows.end * cols;
+        let values = self.reader.floats(&self.tensor.data, elements.clone())?;
+        let mut tally = Tally::new();
+        for (at, value) in values.iter().enumerate().filter(|(_, value)| !value.is_finite()) {
+            if !self.allow_non_finite {
+                return Err(self.non_finite(elements.start + at as u64, *value));
+            }
+            tally.non_finite += 1;
+        }
+        out.clear();
+        if self.tensor.data.dtype == format.dtype() {
+            // The very bits, also of a NaN.
+            out.extend_from_slice(&self.reader.raw(&self.tensor.data, elements)?);
+            return Ok(tally);
+        }
+        out.resize(values.len() * format.dtype().bytes() as usize, 0);
+        narrow(format, &values, out).map_err(|at| QuantizeError::Overflow {
+            role: self.role(),
+            index: elements.start + at as u64,
+            value: shown(values[at]),
+            format: format.name(),
+        })?;
+        if format.dtype() == Dtype::F32 {
+            return Ok(tally); // every delivered float is a binary32
+        }
+        let mut kept = Vec::new();
+        widen(format.dtype(), out, &mut kept);
+        for (at, (was, is)) in values.chunks(cols as usize).zip(kept.chunks(cols as usize)).enumerate() {
+            let (mut error, mut energy) = (0.0, 0.0);
+            for (&was, &is) in was.iter().zip(is).filter(|(was, _)| was.is_finite()) {
+                let (was, is) = (f64::from(was), f64::from(is));
+                error += (was - is) * (was - is);
+                energy += was * was;
+                tally.lossless &= was == is;
+            }
+            tally.group(rows.start + at as u64, error, energy);
+        }
+        Ok(tally)
+    }
+}

@@ -1,0 +1,28 @@
+//! The matrix–vector product.
+
+use super::{Core, Scratch, count_infinite, expect};
+use crate::error::Fault;
+use crate::matv::matv as kernel;
+use mica_device::format::Format;
+use mica_device::isa::Instr;
+use mica_device::layout::LANES;
+use mica_device::tile::matrix;
+
+/// `T[r0] = W · T[r1]`, W in L2.
+pub fn matv(core: &mut Core<'_>, i: &Instr) -> Result<(), Fault> {
+    let (to, from) = (core.of(i, 0, Format::F32)?, core.of(i, 1, Format::F16)?);
+    let m = matrix(i, from.len()).ok_or(Fault::Operand { what: "group", value: i.z as i64 })?;
+    expect(i, 0, &to, m.rows)?;
+    let Scratch { activation, out, .. } = &mut core.scratch;
+    let x = core.lrm.read(&from, 0, from.len())?;
+    let (x, _) = x.as_chunks();
+    activation.prepare(core.isa, &m, x.iter().map(|b| u16::from_le_bytes(*b)));
+    let bytes = core.l2.read(i.x, m.bytes())?;
+    out.clear();
+    out.resize(m.rows.next_multiple_of(LANES) as usize, 0.0);
+    kernel(core.isa, &m, bytes, activation, out, core.threads);
+    out.truncate(m.rows as usize);
+    count_infinite(out, &mut core.counters);
+    core.lrm.store(&to, out, &mut core.counters);
+    Ok(())
+}

@@ -1,0 +1,218 @@
+//! The second-level memory.
+//!
+//! A large transfer of constants is not copied: the range is noted as an alias of the constant
+//! slice, and a matrix is read straight from it. Writes cut aliases; a read that no single alias
+//! holds copies what it needs. Aliases are an optimisation of the host that no result depends on.
+
+use crate::error::Fault;
+use crate::written::Written;
+use mica_device::access::Memory;
+
+/// What memory holds before anything is written: NaN in every float format, so that a program that
+/// reads it shows.
+pub const FILL: u8 = 0xff;
+/// Transfers of fewer bytes are copied: cheaper than an alias.
+const ALIAS_BYTES: usize = 4096;
+
+#[derive(Clone, Copy, Debug)]
+struct Alias<'c> {
+    start: usize,
+    len: usize,
+    /// The whole constant slice, and where in it the range begins.
+    base: &'c [u8],
+    from: usize,
+}
+
+impl<'c> Alias<'c> {
+    fn end(&self) -> usize {
+        self.start + self.len
+    }
+
+    /// What it holds of `[from, to)`, a range within it.
+    fn bytes(&self, from: usize, to: usize) -> &'c [u8] {
+        &self.base[self.from + from - self.start..self.from + to - self.start]
+    }
+
+    /// The part `[from, to)` of it.
+    fn part(&self, from: usize, to: usize) -> Alias<'c> {
+        Alias { start: from, len: to - from, base: self.base, from: self.from + from - self.start }
+    }
+}
+
+/// The second-level memory; its bytes grow as they are touched.
+#[derive(Clone, Debug)]
+pub struct L2<'c> {
+    size: u64,
+    bytes: Vec<u8>,
+    aliases: Vec<Alias<'c>>,
+    written: Option<Written>,
+}
+
+impl<'c> L2<'c> {
+    pub fn new(size: u64, strict: bool) -> L2<'c> {
+        L2 { size, bytes: Vec::new(), aliases: Vec::new(), written: strict.then(Written::default) }
+    }
+
+    /// Undefined contents again.
+    pub fn reset(&mut self) {
+        self.bytes.fill(FILL);
+        self.aliases.clear();
+        if let Some(w) = &mut self.written {
+            w.clear();
+        }
+    }
+
+    fn range(&self, start: u32, bytes: u64) -> Result<std::ops::Range<usize>, Fault> {
+        let start = u64::from(start);
+        // the size fits usize, so what lies below it does
+        match start.checked_add(bytes).filter(|&end| end <= self.size) {
+            Some(end) => Ok(start as usize..end as usize),
+            None => Err(Fault::Range { memory: Memory::L2, start, bytes }),
+        }
+    }
+
+    fn grow(&mut self, end: usize) {
+        if self.bytes.len() < end {
+            self.bytes.resize(end.next_multiple_of(1 << 16), FILL);
+        }
+    }
+
+    /// Notes that `[start, start + len)` holds `base[from..from + len]`, constants of the kernel.
+    pub fn load(&mut self, start: u32, base: &'c [u8], from: usize, len: usize) -> Result<(), Fault> {
+        if len < ALIAS_BYTES {
+            self.write(start, len as u64)?.copy_from_slice(&base[from..from + len]);
+            return Ok(());
+        }
+        let range = self.range(start, len as u64)?;
+        self.cut(&range);
+        if let Some(w) = &mut self.written {
+            w.set(u64::from(start), len as u64);
+        }
+        // a matrix that arrives in several transfers is one alias again
+        let joins = |a: &&mut Alias<'_>| {
+            a.end() == range.start && std::ptr::eq(a.base, base) && a.from + a.len == from
+        };
+        match self.aliases.iter_mut().find(joins) {
+            Some(a) => a.len += len,
+            None => self.aliases.push(Alias { start: range.start, len, base, from }),
+        }
+        Ok(())
+    }
+
+    /// Removes a range from the aliases: they keep what lies before and behind it.
+    fn cut(&mut self, range: &std::ops::Range<usize>) {
+        let mut n = 0;
+        while n < self.aliases.len() {
+            let a = self.aliases[n];
+            if a.start >= range.end || a.end() <= range.start {
+                n += 1;
+                continue;
+            }
+            self.aliases.swap_remove(n);
+            if a.start < range.start {
+                self.aliases.push(a.part(a.start, range.start));
+            }
+            if a.end() > range.end {
+                self.aliases.push(a.part(range.end, a.end()));
+            }
+            // the pieces do not overlap the range, so meeting them again changes nothing
+        }
+    }
+
+    /// The bytes `[start, start + bytes)`, to be overwritten whole.
+    pub fn write(&mut self, start: u32, bytes: u64) -> Result<&mut [u8], Fault> {
+        let range = self.range(start, bytes)?;
+        self.cut(&range);
+        self.grow(range.end);
+        if let Some(w) = &mut self.written {
+            w.set(u64::from(start), bytes);
+        }
+        Ok(&mut self.bytes[range])
+    }
+
+    /// The bytes `[start, start + bytes)`.
+    pub fn read(&mut self, start: u32, bytes: u64) -> Result<&[u8], Fault> {
+        let range = self.range(start, bytes)?;
+        if let Some(w) = &self.written
+            && !w.all(u64::from(start), bytes)
+        {
+            return Err(Fault::Unwritten { memory: Memory::L2, start: u64::from(start), bytes });
+        }
+        let meets = |a: &Alias<'c>| a.start < range.end && range.start < a.end();
+        match self.aliases.iter().copied().find(meets) {
+            Some(a) if a.start <= range.start && range.end <= a.end() => {
+                return Ok(a.bytes(range.start, range.end));
+            }
+            Some(_) => self.copy_in(&range),
+            None => {}
+        }
+        self.grow(range.end);
+        Ok(&self.bytes[range])
+    }
+
+    /// Copies what the aliases hold of a range into the bytes, and cuts it from them.
+    fn copy_in(&mut self, range: &std::ops::Range<usize>) {
+        self.grow(range.end);
+        for a in &self.aliases {
+            let (from, to) = (a.start.max(range.start), a.end().min(range.end));
+            if from < to {
+                self.bytes[from..to].copy_from_slice(a.bytes(from, to));
+            }
+        }
+        self.cut(range);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{ALIAS_BYTES, L2};
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_large_load_is_not_copied() {
+        let constants = vec![7; 2 * ALIAS_BYTES];
+        let mut l2 = L2::new(1 << 20, false);
+        l2.load(64, &constants, 0, ALIAS_BYTES).unwrap();
+        l2.load(64 + ALIAS_BYTES as u32, &constants, ALIAS_BYTES, ALIAS_BYTES).unwrap();
+        let read = l2.read(128, ALIAS_BYTES as u64).unwrap();
+        assert!(std::ptr::eq(read.as_ptr(), &constants[64]));
+    }
+
+    proptest! {
+        /// Loads, writes and reads in any order give what a plain copy gives.
+        #[test]
+        fn aliases_change_nothing(
+            steps in prop::collection::vec(
+                (0u8..3, 0u32..20_000, 0usize..8_000, 0usize..4_000), 1..40)
+        ) {
+            let constants: Vec<u8> = (0..12_000u32).map(|n| ((n * 31) >> 3) as u8).collect();
+            let mut l2 = L2::new(32_000, false);
+            let mut plain = vec![super::FILL; 32_000];
+            for (n, (kind, start, len, from)) in steps.into_iter().enumerate() {
+                let place = start as usize..start as usize + len;
+                match kind {
+                    0 => {
+                        l2.load(start, &constants, from, len).unwrap();
+                        plain[place].copy_from_slice(&constants[from..from + len]);
+                    }
+                    1 => {
+                        l2.write(start, len as u64).unwrap().fill(n as u8);
+                        plain[place].fill(n as u8);
+                    }
+                    _ => prop_assert_eq!(l2.read(start, len as u64).unwrap(), &plain[place]),
+                }
+            }
+            prop_assert_eq!(l2.read(0, 32_000).unwrap(), &plain[..]);
+        }
+    }
+
+    #[test]
+    fn the_end_is_checked() {
+        let mut l2 = L2::new(100, true);
+        assert!(l2.read(90, 11).is_err());
+        assert!(l2.write(0, 101).is_err());
+        assert!(l2.read(0, 1).is_err(), "strict: nothing was written");
+        l2.write(0, 1).unwrap();
+        assert!(l2.read(0, 1).is_ok());
+    }
+}

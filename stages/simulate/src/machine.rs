@@ -1,0 +1,350 @@
+//! The machine: it fetches, dispatches and counts. One call runs a kernel to its `halt`.
+//!
+//! Instructions take effect one after another in program order. That is what the device shows too,
+//! if the program orders its engines as `mica_device::hazards` checks.
+
+use crate::counters::Counters;
+use crate::edges::Edges;
+use crate::error::{Fault, SimError};
+use crate::exec::{Core, Scratch, flow, matrix, reduce, rotary, scalar, state, vector};
+use crate::l2::L2;
+use crate::loops::Loops;
+use crate::lrm::Lrm;
+use crate::matv::Isa;
+use crate::observe::{Boundary, Observer, TileValues};
+use crate::program::{BUFFER_SHIFT, Program};
+use mica_device::access::TileFile;
+use mica_device::format::Format;
+use mica_device::isa::{Instr, Opcode};
+use mica_device::product::Product;
+use mica_device::tile::register;
+use std::ops::ControlFlow;
+
+/// Instructions after which a call is given up, unless told otherwise.
+pub const DEFAULT_BUDGET: u64 = 1 << 32;
+
+/// How to run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Options {
+    /// Shares that a large matrix is split into, on rayon's current pool. No result depends on it.
+    pub threads: usize,
+    /// Trap at the first saturation, F16 overflow, non-finite result, or read of memory that
+    /// nothing wrote in this call.
+    pub strict: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options { threads: 1, strict: false }
+    }
+}
+
+/// A device with a program and its constants.
+pub struct Machine<'c> {
+    program: &'c Program,
+    /// Constant segments: first address, content.
+    segments: Vec<(u64, &'c [u8])>,
+    core: Core<'c>,
+    loops: Loops,
+    values: Vec<f64>,
+    strict: bool,
+    budget: u64,
+}
+
+impl<'c> Machine<'c> {
+    /// A device of `product` that runs `program` with `constants`: the constant segment of each
+    /// part, by part number, empty where a part has none.
+    ///
+    /// Errors: constants of another length than the program's segments, or a product with less
+    /// memory or fewer entries than the program needs.
+    pub fn new(
+        program: &'c Program,
+        product: &Product,
+        constants: &'c [&'c [u8]],
+        options: Options,
+    ) -> Result<Machine<'c>, SimError> {
+        for (what, needs, has) in [
+            ("bytes of LRM", program.lrm_peak, product.lrm()),
+            ("bytes of L2", program.l2_peak, product.l2),
+            ("entries", program.entries.len() as u64, u64::from(product.entries)),
+        ] {
+            if needs > has {
+                return Err(SimError::Product { what, needs, has, product: product.name.clone() });
+            }
+        }
+        let mut segments = Vec::with_capacity(program.segments.len());
+        for s in &program.segments {
+            let part = s.part as usize;
+            let content: &'c [u8] = if s.literals {
+                &program.literals[part]
+            } else {
+                constants.get(part).copied().unwrap_or_default()
+            };
+            if content.len() as u64 != s.bytes {
+                return Err(SimError::Constants {
+                    part: s.part,
+                    kind: program.parts.get(part).cloned().unwrap_or_default(),
+                    expected: s.bytes,
+                    found: content.len() as u64,
+                });
+            }
+            segments.push((s.offset, content));
+        }
+        Ok(Machine {
+            program,
+            segments,
+            core: Core {
+                lrm: Lrm::new(product.lrm(), options.strict),
+                l2: L2::new(product.l2, options.strict),
+                tiles: TileFile::default(),
+                scalars: [0; 32],
+                counters: Counters::default(),
+                isa: Isa::best(),
+                threads: options.threads,
+                scratch: Scratch::default(),
+            },
+            loops: Loops::default(),
+            values: Vec::new(),
+            strict: options.strict,
+            budget: DEFAULT_BUDGET,
+        })
+    }
+
+    /// Gives a call up after so many instructions.
+    pub fn with_budget(mut self, instructions: u64) -> Machine<'c> {
+        self.budget = instructions;
+        self
+    }
+
+    /// Chooses the implementation of the matrix kernels; all give the same bits.
+    pub fn with_isa(mut self, isa: Isa) -> Machine<'c> {
+        self.core.isa = isa;
+        self
+    }
+
+    /// Runs the program once: scalars and memories are reset, `out` edges start zeroed.
+    ///
+    /// Errors: an edge that is not set, or a trap.
+    pub fn call(&mut self, edges: &mut Edges<'_>) -> Result<Counters, SimError> {
+        self.run(edges, None)
+    }
+
+    /// Runs the program once and shows every op boundary to `observer`.
+    ///
+    /// Errors: as `call`.
+    pub fn call_observed(
+        &mut self,
+        edges: &mut Edges<'_>,
+        observer: &mut dyn Observer,
+    ) -> Result<Counters, SimError> {
+        self.run(edges, Some(observer))
+    }
+
+    fn run(
+        &mut self,
+        edges: &mut Edges<'_>,
+        mut observer: Option<&mut dyn Observer>,
+    ) -> Result<Counters, SimError> {
+        edges.start(self.program)?;
+        self.core.lrm.reset();
+        self.core.l2.reset();
+        self.core.tiles = TileFile::default();
+        self.core.counters = Counters::default();
+        self.core.scalars = [0; 32];
+        for e in &self.program.entries {
+            self.core.scalars[usize::from(e.register)] = u64::from(e.register) << BUFFER_SHIFT;
+        }
+        self.loops = Loops::default();
+        let program = self.program;
+        let mut at = 0;
+        while let Some(i) = program.code.get(at) {
+            let events = self.core.counters.events();
+            let next = self
+                .step(at, i, edges, &mut observer)
+                .and_then(|next| self.watch(events).map(|()| next))
+                .map_err(|fault| program.trap(at, fault))?;
+            match next {
+                ControlFlow::Continue(next) => at = self.loops.turn(next, &mut self.core.scalars),
+                ControlFlow::Break(()) => break,
+            }
+        }
+        Ok(self.core.counters)
+    }
+
+    /// The checks after every instruction.
+    fn watch(&mut self, events_before: u64) -> Result<(), Fault> {
+        let c = &mut self.core.counters;
+        c.instructions += 1;
+        if c.instructions > self.budget {
+            return Err(Fault::Watchdog { budget: self.budget });
+        }
+        if self.strict && c.events() > events_before {
+            // the run ends at the first event, so the counters name its kind
+            return Err(match (c.saturations, c.f16_overflows) {
+                (0, 0) => Fault::NonFinite,
+                (0, _) => Fault::F16Overflow,
+                _ => Fault::Saturation,
+            });
+        }
+        Ok(())
+    }
+
+    fn step(
+        &mut self,
+        at: usize,
+        i: &Instr,
+        edges: &mut Edges<'_>,
+        observer: &mut Option<&mut dyn Observer>,
+    ) -> Result<ControlFlow<(), usize>, Fault> {
+        let core = &mut self.core;
+        let next = ControlFlow::Continue(at + 1);
+        match i.op {
+            Opcode::Nop | Opcode::Fence => {}
+            Opcode::Halt => return Ok(ControlFlow::Break(())),
+            Opcode::Trap => return Err(Fault::Trap { code: i.x }),
+            Opcode::Opb => return self.boundary(at, i, observer),
+            Opcode::Loop => {
+                let next = self.loops.enter(at, i, &mut core.scalars)?;
+                return Ok(ControlFlow::Continue(next));
+            }
+            Opcode::Sli => core.scalars[usize::from(i.r[0])] = i.z,
+            Opcode::Salu => {
+                core.scalars[usize::from(i.r[0])] = scalar::salu(i, &core.scalars);
+            }
+            Opcode::Sld => {
+                let address = core.scalars[usize::from(i.r[1])].wrapping_add(i.z);
+                let bytes = self.external(address, 8, edges)?;
+                let (value, _) = bytes.as_chunks();
+                self.core.scalars[usize::from(i.r[0])] = value.first().map_or(0, |v| u64::from_le_bytes(*v));
+            }
+            Opcode::Sget => scalar::sget(core, i)?,
+            Opcode::Sput => scalar::sput(core, i)?,
+            Opcode::Tdef => scalar::tdef(core, i)?,
+            Opcode::Dld => self.dld(i, edges)?,
+            Opcode::Dst => self.dst(i, edges)?,
+            Opcode::Ldt => flow::ldt(core, i)?,
+            Opcode::Stt => flow::stt(core, i)?,
+            Opcode::Bct => flow::bct(core, i)?,
+            Opcode::Matv => matrix::matv(core, i)?,
+            Opcode::Vbin => vector::vbin(core, i)?,
+            Opcode::Vbini => vector::vbini(core, i)?,
+            Opcode::Vun => vector::vun(core, i)?,
+            Opcode::Red => reduce::red(core, i)?,
+            Opcode::Topk => reduce::topk(core, i)?,
+            Opcode::Vmov => vector::vmov(core, i)?,
+            Opcode::Vsincos => rotary::vsincos(core, i)?,
+            Opcode::Vrot => rotary::vrot(core, i)?,
+            Opcode::Tmv => state::tmv(core, i)?,
+            Opcode::Tmvt => state::tmvt(core, i)?,
+            Opcode::Tout => state::tout(core, i)?,
+        }
+        Ok(next)
+    }
+
+    /// Address and length of a transfer.
+    fn transfer(&self, i: &Instr) -> Result<(u64, u64), Fault> {
+        let scalars = &self.core.scalars;
+        let value = |r: u8| register(r).map(|r| scalars[usize::from(r)]);
+        let base = scalars[usize::from(i.r[1])];
+        let address = base.wrapping_add(value(i.r[2]).unwrap_or(0)).wrapping_add(i.z);
+        match value(i.r[3]) {
+            None => Ok((address, u64::from(i.y))),
+            Some(n) if n <= u64::from(i.y) => Ok((address, n)),
+            Some(n) => Err(Fault::Operand { what: "bytes", value: n as i64 }),
+        }
+    }
+
+    /// The segment that holds a range of the constant buffer, and where in it the range begins.
+    fn constant(&self, address: u64, bytes: u64) -> Result<(&'c [u8], usize), Fault> {
+        let n = self.segments.partition_point(|s| s.0 <= address);
+        let found = n.checked_sub(1).map(|n| self.segments[n]);
+        found
+            .and_then(|(offset, content)| {
+                let from = address - offset;
+                let end = from.checked_add(bytes)?;
+                (end <= content.len() as u64).then_some((content, from as usize))
+            })
+            .ok_or(Fault::External { address, bytes })
+    }
+
+    fn external<'e>(&self, address: u64, bytes: u64, edges: &'e Edges<'_>) -> Result<&'e [u8], Fault>
+    where
+        'c: 'e,
+    {
+        if address >> BUFFER_SHIFT == 0 {
+            let (content, from) = self.constant(address, bytes)?;
+            Ok(&content[from..from + bytes as usize])
+        } else {
+            edges.read(address, bytes)
+        }
+    }
+
+    fn dld(&mut self, i: &Instr, edges: &Edges<'_>) -> Result<(), Fault> {
+        let (address, bytes) = self.transfer(i)?;
+        if address >> BUFFER_SHIFT == 0 {
+            let (content, from) = self.constant(address, bytes)?;
+            self.core.l2.load(i.x, content, from, bytes as usize)
+        } else {
+            let source = edges.read(address, bytes)?;
+            self.core.l2.write(i.x, bytes)?.copy_from_slice(source);
+            Ok(())
+        }
+    }
+
+    fn dst(&mut self, i: &Instr, edges: &mut Edges<'_>) -> Result<(), Fault> {
+        let (address, bytes) = self.transfer(i)?;
+        if address >> BUFFER_SHIFT == 0 {
+            return Err(Fault::ReadOnly { address });
+        }
+        let source = self.core.l2.read(i.x, bytes)?;
+        edges.write(address, bytes)?.copy_from_slice(source);
+        Ok(())
+    }
+
+    fn boundary(
+        &mut self,
+        at: usize,
+        i: &Instr,
+        observer: &mut Option<&mut dyn Observer>,
+    ) -> Result<ControlFlow<(), usize>, Fault> {
+        let tile = match register(i.r[0]) {
+            None => None,
+            Some(_) => Some(self.core.tile(i, 0)?),
+        };
+        let Some(observer) = observer.as_mut().filter(|o| o.wants(i.src)) else {
+            return Ok(ControlFlow::Continue(at + 1));
+        };
+        self.values.clear();
+        if let Some(t) = &tile {
+            let bytes = self.core.lrm.read(t, 0, t.len())?;
+            // every format but FX32 and I32 is exact in f32, and those are in f64
+            match t.format {
+                Format::Fx32 | Format::I32 => {
+                    let unit = (-f64::from(t.frac)).exp2();
+                    self.values.extend(crate::convert::words(bytes).map(|v| f64::from(v) * unit));
+                }
+                _ => {
+                    let a = &mut self.core.scratch.a;
+                    a.clear();
+                    crate::convert::decode(t.format, t.frac, bytes, a);
+                    self.values.extend(a.iter().map(|&v| f64::from(v)));
+                }
+            }
+        }
+        let flow = observer.boundary(&Boundary {
+            src: i.src,
+            instruction: at,
+            tile: tile.map(|t| TileValues {
+                format: t.format,
+                frac: t.frac,
+                rows: t.rows,
+                cols: t.cols,
+                values: &self.values,
+            }),
+        });
+        Ok(match flow {
+            ControlFlow::Continue(()) => ControlFlow::Continue(at + 1),
+            ControlFlow::Break(()) => ControlFlow::Break(()),
+        })
+    }
+}

@@ -1,0 +1,117 @@
+//! The error table of the functions: exhaustive over the finite f16 inputs, dense over f32.
+//!
+//! `cargo test -p mica-simulate --test functions -- --nocapture` prints it; the manual must hold it.
+
+use mica_simulate::convert::f16_to_f32;
+use mica_simulate::functions::{exp, rsqrt, sigmoid, silu, sincos, softplus};
+
+/// The spacing of f32 at `x`.
+fn ulp(x: f64) -> f64 {
+    let e = x.abs().log2().floor().max(-126.0);
+    2f64.powi(e as i32 - 23)
+}
+
+struct Function {
+    name: &'static str,
+    domain: (f32, f32),
+    f: fn(f32) -> f32,
+    exact: fn(f64) -> f64,
+}
+
+const FUNCTIONS: &[Function] = &[
+    Function { name: "exp", domain: (-104.0, 88.7), f: exp, exact: f64::exp },
+    Function { name: "sigmoid", domain: (-104.0, 104.0), f: sigmoid, exact: |x| 1.0 / (1.0 + (-x).exp()) },
+    Function { name: "silu", domain: (-104.0, 104.0), f: silu, exact: |x| x / (1.0 + (-x).exp()) },
+    Function {
+        name: "softplus",
+        domain: (-104.0, 20.0),
+        f: softplus,
+        exact: |x| x.max(0.0) + (-x.abs()).exp().ln_1p(),
+    },
+    Function { name: "rsqrt", domain: (f32::from_bits(1), f32::MAX), f: rsqrt, exact: |x| 1.0 / x.sqrt() },
+    Function { name: "sin", domain: (-1_048_576.0, 1_048_576.0), f: |x| sincos(x).0, exact: f64::sin },
+    Function { name: "cos", domain: (-1_048_576.0, 1_048_576.0), f: |x| sincos(x).1, exact: f64::cos },
+];
+
+/// Every finite f16, and f32 values of every exponent at a prime distance of bits.
+fn inputs(dense: bool) -> Box<dyn Iterator<Item = f32>> {
+    if dense {
+        Box::new((0..=u32::MAX).step_by(2011).map(f32::from_bits))
+    } else {
+        Box::new((0..=u16::MAX).map(f16_to_f32))
+    }
+}
+
+/// The largest errors over the inputs of the domain: in ulp, and relative to a normal result.
+fn worst(f: &Function, dense: bool) -> (u64, f64, f64) {
+    let (mut count, mut ulps, mut relative) = (0, 0f64, 0f64);
+    for x in inputs(dense).filter(|x| f.domain.0 <= *x && *x <= f.domain.1) {
+        let (got, exact) = (f64::from((f.f)(x)), (f.exact)(f64::from(x)));
+        count += 1;
+        ulps = ulps.max((got - exact).abs() / ulp(exact));
+        if exact.abs() >= f64::from(f32::MIN_POSITIVE) {
+            relative = relative.max((got / exact - 1.0).abs());
+        }
+    }
+    (count, ulps, relative)
+}
+
+#[test]
+fn error_table() {
+    let manual = include_str!("../../../docs/spec/device.md");
+    let mut missing = Vec::new();
+    for f in FUNCTIONS {
+        for (dense, inputs) in [(false, "f16"), (true, "f32")] {
+            let (count, ulps, relative) = worst(f, dense);
+            let row = format!(
+                "| {} | {:?} to {:?} | {inputs}, {count} | {ulps:.2} | {relative:.1e} |",
+                f.name, f.domain.0, f.domain.1
+            );
+            println!("{row}");
+            assert!(ulps < 1.0, "{row}");
+            assert!(relative < 1.2e-7, "{row}");
+            if !manual.contains(&row) {
+                missing.push(row);
+            }
+        }
+    }
+    assert!(missing.is_empty(), "not in the manual: {missing:#?}");
+}
+
+#[test]
+fn clamps_and_special_values() {
+    let (inf, nan) = (f32::INFINITY, f32::NAN);
+    for (f, x, expected) in [
+        (exp as fn(f32) -> f32, inf, inf),
+        (exp, 89.5, inf),
+        (exp, -104.5, 0.0),
+        (exp, -inf, 0.0),
+        (exp, 0.0, 1.0),
+        (exp, -0.0, 1.0),
+        (sigmoid, inf, 1.0),
+        (sigmoid, -inf, 0.0),
+        (sigmoid, 0.0, 0.5),
+        (silu, inf, inf),
+        (silu, -inf, -0.0),
+        (silu, 0.0, 0.0),
+        (silu, 200.0, 200.0),
+        (softplus, inf, inf),
+        (softplus, 20.5, 20.5),
+        (softplus, -inf, 0.0),
+        (rsqrt, 0.0, inf),
+        (rsqrt, -0.0, inf),
+        (rsqrt, inf, 0.0),
+        (rsqrt, 4.0, 0.5),
+        (rsqrt, 1.0, 1.0),
+    ] {
+        assert_eq!(f(x).to_bits(), expected.to_bits(), "{x}");
+    }
+    for f in [exp, sigmoid, silu, softplus, rsqrt] {
+        assert_eq!(f(nan).to_bits(), 0x7fc0_0000);
+    }
+    assert_eq!(rsqrt(-1.0).to_bits(), 0x7fc0_0000);
+    for x in [nan, inf, -inf, 2_147_483_648.0] {
+        assert!(sincos(x).0.is_nan() && sincos(x).1.is_nan());
+    }
+    assert_eq!(sincos(0.0), (0.0, 1.0));
+}

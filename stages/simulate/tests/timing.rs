@@ -1,0 +1,186 @@
+//! The cycle formulas: each pinned by a program of that instruction alone, on every product; then
+//! issue, waits and the shared bus.
+
+mod common;
+
+use common::kernel;
+use mica_device::isa::Engine;
+use mica_device::product::{Product, Rates};
+use mica_simulate::timing::{Bound, Inputs, Report, Span, cycles, timeline};
+
+const TILES: &str = "
+    tdef.f32 t0, lrm=0x0, 40x64, -
+    tdef.f32 t1, lrm=0x4000, 40x64, -
+    tdef.f32 t2, lrm=0x8000, 1x64, -
+    tdef.f32 t3, lrm=0x8200, 1x40, -
+    tdef.f16 t4, lrm=0x8400, 1x1024, -
+    tdef.i32 t5, lrm=0x9000, 1x8, -
+    tdef.f32 t6, lrm=0x9100, 1x8, -
+    tdef.f32 t7, lrm=0xa000, 1x300, -
+    tdef.f16 t8, lrm=0xb000, 40x64, -
+";
+
+fn spans(text: &str, product: &str) -> (Vec<Span>, Report) {
+    let k = kernel(text, 1 << 20, 1 << 20, 1 << 20);
+    let rates = Rates { bus_bytes: 16, clock_mhz: 1000 };
+    let mut all = Vec::new();
+    let product = Product::named(product).unwrap();
+    let report = timeline(&k, &product, &rates, Inputs::default(), |s| all.push(s)).unwrap();
+    assert_eq!(report, cycles(&k, &product, &rates, Inputs::default()).unwrap());
+    (all, report)
+}
+
+/// Busy cycles of the last instruction before `halt`.
+fn busy(line: &str, product: &str) -> u64 {
+    let (all, _) = spans(&format!("{TILES}{line}"), product);
+    let span = all[all.len() - 2];
+    span.end - span.start
+}
+
+#[test]
+fn every_formula() {
+    // (N, P) of the products; the array works on ⌈len / P⌉ elements in turn
+    for (product, n, p) in [("qb1", 8u64, 64u64), ("qb4", 16, 256), ("qb16", 32, 1024)] {
+        let passes = |len: u64| len.div_ceil(p);
+        let flow = |bytes: u64| bytes.div_ceil(4 * n) + n;
+        let sweep = 2 * (n - 1);
+        let matv = |bytes: u64, rows: u64, k: u64, blocks: u64| {
+            let sums = rows.div_ceil(p) * k.div_ceil(4);
+            bytes.div_ceil(4 * n).max(sums) + n + 7 + blocks * rows.div_ceil(p)
+        };
+        for (line, expected) in [
+            ("nop", 1),
+            ("sli s16, value=1", 1),
+            ("salu.add s16, s17, 1", 1),
+            ("opb t0", 1),
+            ("fence", 1),
+            ("sld s16, s1, off=0", 1),
+            ("sget s16, t5, at=0", 1 + n),
+            ("sput t5, s16, at=0", 1 + n),
+            ("dld l2=0, bytes=1000, -, s1, -, off=0", 63 + 2),
+            ("dst l2=0, bytes=1024, -, s2, -, off=0", 64 + 2),
+            ("ldt.f32 t0, l2=0", flow(4 * 2560)),
+            ("ldt.i8 t0, l2=0", flow(2560)),
+            ("stt.f16 t0, l2=0", flow(2 * 2560)),
+            ("bct t8, t0", flow(2 * 2560)),
+            // 300 rows: four full tiles and one of 48; scales of 8 groups, then 128 vectors a step
+            (
+                "matv.i4 t7, t4, l2=0, rows=300, group=128",
+                matv(4 * (8 * 64 * 2 + 128 * 256) + 8 * 48 * 2 + 128 * 192, 300, 1024, 8),
+            ),
+            (
+                "matv.i8.s32.zero t7, t4, l2=0, rows=300, group=1024",
+                matv(4 * (256 + 64 + 256 * 256) + 192 + 64 + 256 * 192, 300, 1024, 8),
+            ),
+            ("matv.f16 t7, t4, l2=0, rows=300, group=0", matv(4 * 512 * 256 + 512 * 192, 300, 1024, 8)),
+            ("vbin.add.same t0, t0, t1", passes(2560)),
+            ("vbin.div.same t0, t0, t1", 12 * passes(2560)),
+            ("vbini.mul t0, t0, 2.0", passes(2560)),
+            ("vbini.div t0, t0, 2.0", 12 * passes(2560)),
+            ("vun.cvt t0, t1", passes(2560)),
+            ("vun.neg t0, t1", passes(2560)),
+            ("vun.square t0, t1", passes(2560)),
+            ("vun.round.bf16 t0, t1", passes(2560)),
+            ("vun.exp t0, t1", 12 * passes(2560)),
+            ("vun.rsqrt t0, t1", 12 * passes(2560)),
+            ("vun.sigmoid t0, t1", 24 * passes(2560)),
+            ("vun.silu t0, t1", 25 * passes(2560)),
+            ("vun.softplus t0, t1", 32 * passes(2560)),
+            ("red.sum.rows t3, t0", passes(2560) + sweep),
+            ("red.max.cols t2, t0", passes(2560) + sweep),
+            ("topk t5, t6, t7, -, k=8", 8 * (passes(300) + sweep + 2)),
+            ("vmov t0, to=0, t1, from=0, 40x32/64/64", passes(1280)),
+            ("vsincos t2, t2, t2, s16", 32 * passes(64)),
+            ("vrot t0, t1, t2, t2, rotate=64", 3 * passes(2560)),
+            ("tmv t3, t0, t2", passes(2560) + sweep),
+            ("tmvt t2, t0, t3", passes(2560) + sweep),
+            ("tout t0, t1, t3, t2", passes(2560)),
+        ] {
+            assert_eq!(busy(line, product), expected, "{line} on {product}");
+        }
+    }
+}
+
+#[test]
+fn issue_waits_and_latency() {
+    let (all, report) = spans(
+        "dld l2=0, bytes=160, -, s1, -, off=0
+         dld l2=0x100, bytes=160, -, s1, -, off=0
+         tdef.f32 t0, lrm=0, 1x8, -
+         ldt.f32 t0, l2=0 ?in-2
+         vun.neg t0, t0 ?flow-1",
+        "qb1",
+    );
+    let times: Vec<(u64, u64, u64)> = all.iter().map(|s| (s.start, s.end, s.retired)).collect();
+    assert_eq!(times, [(0, 12, 76), (12, 24, 88), (2, 3, 3), (76, 85, 85), (85, 86, 86), (5, 6, 6),]);
+    // the total is the end of the last engine: the second transfer
+    assert_eq!(report.total, 88);
+    assert_eq!(report.share.stall, 88 - 24 - 9 - 1);
+    assert_eq!(report.share.ddr, 24);
+    assert_eq!(report.share.bytes.edges_in, 320);
+    assert_eq!(report.share.bound_by, Bound::Stall);
+}
+
+#[test]
+fn both_dma_engines_share_the_bus() {
+    // the store waits for the first load; the second load goes ahead of it on the bus
+    let (all, _) = spans(
+        "dld l2=0, bytes=160, -, s1, -, off=0
+         dst l2=0, bytes=160, -, s2, -, off=0 ?in-1
+         dld l2=0x100, bytes=800, -, s1, -, off=0",
+        "qb1",
+    );
+    assert_eq!((all[1].engine, all[1].start), (Engine::DmaOut, 76));
+    assert_eq!((all[2].start, all[2].end), (12, 64));
+    let (all, _) = spans(
+        "dld l2=0, bytes=160, -, s1, -, off=0
+         dst l2=0x4000, bytes=160, -, s2, -, off=0",
+        "qb1",
+    );
+    assert_eq!((all[1].start, all[1].end), (12, 24));
+}
+
+#[test]
+fn scalars_hold_the_front_end_and_fences_wait() {
+    let (all, _) = spans("dld l2=0, bytes=160, -, s1, -, off=0\nfence\nnop", "qb1");
+    assert_eq!((all[1].start, all[1].end), (76, 77));
+    assert_eq!(all[2].start, 77);
+}
+
+#[test]
+fn elapsed_adds_up_and_loops_run() {
+    let (all, report) = spans(
+        "sli s16, value=3
+         loop s17, s16, body=2
+         dld l2=0, bytes=160, -, s0, -, off=0 @1.2
+         nop ?in-1 @1.3
+         nop @2.0",
+        "qb4",
+    );
+    assert_eq!(all.len(), 2 + 6 + 2);
+    assert_eq!(report.share.bytes.constants, 480);
+    let layers: Vec<u32> = report.layers.iter().map(|l| l.layer).collect();
+    assert_eq!(layers, [0, 1, 2]);
+    let elapsed: u64 = report.layers.iter().map(|l| l.share.elapsed).sum();
+    assert_eq!(elapsed, report.total);
+    let ops: u64 = report.layers[1].ops.iter().map(|o| o.share.elapsed).sum();
+    assert_eq!(ops, report.layers[1].share.elapsed);
+}
+
+#[test]
+fn the_position_is_known() {
+    let text = "sld s16, s1, off=0
+                tdef.f32 t0, lrm=0, 512x1, s16
+                loop -, s16, body=1
+                vun.neg t0, t0";
+    let mut k = kernel(text, 8, 4, 0);
+    k.entries[0].name = "pos".into();
+    let rates = Rates { bus_bytes: 32, clock_mhz: 1000 };
+    let at = |position| {
+        let product = Product::named("qb1").unwrap();
+        cycles(&k, &product, &rates, Inputs { position }).unwrap().share
+    };
+    assert_eq!(at(0).compute, 0);
+    assert_eq!(at(5).compute, 5);
+    assert_eq!(at(130).compute, 130 * 3);
+}
