@@ -4,6 +4,7 @@
 //! fields and tensors by name; what it gives are functions, shapes and reference values.
 
 pub mod analysis;
+pub mod decode;
 pub mod error;
 pub mod eval;
 pub mod hir;
@@ -11,6 +12,7 @@ pub mod naming;
 pub mod qwen3_5_moe;
 pub mod registry;
 pub mod stack;
+pub mod twin;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 

@@ -127,15 +127,15 @@ pub fn action(
     let environment = |message: String| NodeError::Environment { target: target.into(), message };
     let report = |status, why: Option<&str>, wall_ms, outputs: &[Output]| {
         env.considered(&Event::Action {
-                target,
-                stage: &recipe.stage,
-                status,
-                key: Some(key.to_string()),
-                why,
-                wall_ms,
-                bytes_in,
-                bytes_out: outputs.iter().map(|o| o.size).sum(),
-            });
+            target,
+            stage: &recipe.stage,
+            status,
+            key: Some(key.to_string()),
+            why,
+            wall_ms,
+            bytes_in,
+            bytes_out: outputs.iter().map(|o| o.size).sum(),
+        });
     };
     let why = match decide(env, target, &recipe) {
         Decision::Reuse(record) => {
@@ -195,12 +195,10 @@ fn decide(env: &Env, target: &str, recipe: &Recipe) -> Decision {
         return Decision::Run("forced by -B".into());
     }
     match env.cache.lookup(&recipe.key()) {
-        Some(record) => {
-            match record.outputs.iter().find(|o| !env.cache.contains(o.digest, o.size)) {
-                None => Decision::Reuse(record),
-                Some(lost) => Decision::Run(format!("its output {} is not in the cache", lost.name)),
-            }
-        }
+        Some(record) => match record.outputs.iter().find(|o| !env.cache.contains(o.digest, o.size)) {
+            None => Decision::Reuse(record),
+            Some(lost) => Decision::Run(format!("its output {} is not in the cache", lost.name)),
+        },
         None => Decision::Run(match env.cache.last(target) {
             None => "first build".into(),
             Some(old) => match recipe.first_difference(&old) {

@@ -66,9 +66,9 @@ impl<'a> DeliveredBytes<'a> {
             if from < to {
                 let file = self.delivery.files.bytes(x.file).map_err(io::Error::other)?;
                 let at = x.offset + from - start;
-                let piece = file
-                    .get(at as usize..(at + to - from) as usize)
-                    .ok_or_else(|| io::Error::other(format!("{} became shorter", self.delivery.files.path(x.file).display())))?;
+                let piece = file.get(at as usize..(at + to - from) as usize).ok_or_else(|| {
+                    io::Error::other(format!("{} became shorter", self.delivery.files.path(x.file).display()))
+                })?;
                 if from == range.start && to == range.end {
                     return Ok(Cow::Borrowed(piece));
                 }
@@ -84,7 +84,9 @@ impl TensorBytes for DeliveredBytes<'_> {
     fn bytes(&self, source: &Source, range: Range<u64>) -> io::Result<Cow<'_, [u8]>> {
         match self.places.get(&source.digest) {
             Some(Place::Delivered(e)) => self.delivered(e, range),
-            Some(Place::Converted(blob)) => Ok(Cow::Borrowed(&blob[range.start as usize..range.end as usize])),
+            Some(Place::Converted(blob)) => {
+                Ok(Cow::Borrowed(&blob[range.start as usize..range.end as usize]))
+            }
             None => Err(io::Error::other(format!("nothing is called {}", source.digest))),
         }
     }

@@ -120,21 +120,9 @@ pub enum CliError {
         source: std::io::Error,
     },
     /// The workspace's text is wrong at a place.
-    #[error("{file}, line {line}: {why}")]
-    Toml {
-        /// The file's name.
-        file: String,
-        /// Line, from 1.
-        line: usize,
-        /// What is wrong.
-        why: String,
-        /// The text, for the picture.
-        #[source_code]
-        text: NamedSource<String>,
-        /// The place, for the picture.
-        #[label("here")]
-        at: SourceSpan,
-    },
+    #[error(transparent)]
+    #[diagnostic(transparent)]
+    Toml(Box<TomlError>),
     /// The workspace says something that can't be.
     #[error("{what}: {why}")]
     Config {
@@ -168,17 +156,35 @@ pub enum CliError {
     Usage(String),
 }
 
+/// A mistake at a place of the workspace's text.
+#[derive(Debug, Error, Diagnostic)]
+#[error("{file}, line {line}: {why}")]
+pub struct TomlError {
+    /// The file's name.
+    file: String,
+    /// Line, from 1.
+    line: usize,
+    /// What is wrong.
+    why: String,
+    /// The text, for the picture.
+    #[source_code]
+    text: NamedSource<String>,
+    /// The place, for the picture.
+    #[label("here")]
+    at: SourceSpan,
+}
+
 impl CliError {
     /// An error at a place of the workspace's text.
     pub fn toml(path: &Path, text: &str, why: String, at: Range<usize>) -> CliError {
         let file = path.file_name().map_or_else(String::new, |f| f.to_string_lossy().into_owned());
-        CliError::Toml {
+        CliError::Toml(Box::new(TomlError {
             line: text[..at.start.min(text.len())].matches('\n').count() + 1,
             why,
             text: NamedSource::new(&file, text.to_string()),
             at: (at.start, at.len()).into(),
             file,
-        }
+        }))
     }
 }
 

@@ -210,7 +210,15 @@ mod tests {
         Facts {
             model: "m".into(),
             kind_of: (0..layers + 2)
-                .map(|p| if p == 0 { 0 } else if p == layers + 1 { 2 } else { 1 })
+                .map(|p| {
+                    if p == 0 {
+                        0
+                    } else if p == layers + 1 {
+                        2
+                    } else {
+                        1
+                    }
+                })
                 .collect(),
             parts,
             kinds: ["embed", "layer", "head"].map(String::from).to_vec(),

@@ -12,7 +12,6 @@ pub mod delivery;
 pub mod env;
 pub mod error;
 pub mod events;
-pub mod fake_timing;
 pub mod graph;
 pub mod host;
 pub mod progress;

@@ -102,10 +102,8 @@ impl Session {
                 captures.map(Arc::new),
                 Arc::new(config.gates.decode),
             );
-            let facts = queries::facts(&session.db, model).map_err(|e| CliError::Delivery {
-                delivery: m.delivery.clone(),
-                message: e.to_string(),
-            })?;
+            let facts = queries::facts(&session.db, model)
+                .map_err(|e| CliError::Delivery { delivery: m.delivery.clone(), message: e.to_string() })?;
             session.models.push(model);
             session.facts.push(facts);
         }

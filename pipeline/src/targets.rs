@@ -17,11 +17,8 @@ pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Opti
 /// One selector with its ranges written out: `layer[0..3]` is layers 0, 1 and 2, `layer[0..=3]` also 3.
 pub fn expand_ranges(selector: &str) -> Result<Vec<String>, CliError> {
     let Some(open) = selector.find('[') else { return Ok(vec![selector.into()]) };
-    let bad = || {
-        CliError::Usage(format!(
-            "{selector:?}: a range is written [0..3] (0, 1, 2), [0..=3] or [2]"
-        ))
-    };
+    let bad =
+        || CliError::Usage(format!("{selector:?}: a range is written [0..3] (0, 1, 2), [0..=3] or [2]"));
     let close = selector[open..].find(']').map(|i| open + i).ok_or_else(bad)?;
     let (head, inner, tail) = (&selector[..open], &selector[open + 1..close], &selector[close + 1..]);
     let number = |s: &str| s.trim().parse::<u32>().map_err(|_| bad());
@@ -61,10 +58,7 @@ pub fn glob(pattern: &str, name: &str) -> bool {
 /// Whether a selector names a node: the whole name, or all of it up to a `.` (so `simulate:tiny.layer5`
 /// takes its blocks), or with the model left out (`score:decode`).
 fn covers(selector: &str, name: &str) -> bool {
-    let up_to_dot = |s: &str| {
-        glob(s, name)
-            || name.match_indices('.').any(|(i, _)| glob(s, &name[..i]))
-    };
+    let up_to_dot = |s: &str| glob(s, name) || name.match_indices('.').any(|(i, _)| glob(s, &name[..i]));
     if up_to_dot(selector) {
         return true;
     }

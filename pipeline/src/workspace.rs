@@ -253,8 +253,8 @@ impl Workspace {
                 .find(|p| p.is_file())
                 .ok_or_else(|| CliError::NoWorkspace { dir: dir.into() })?,
         };
-        let text = std::fs::read_to_string(&path)
-            .map_err(|source| CliError::Read { path: path.clone(), source })?;
+        let text =
+            std::fs::read_to_string(&path).map_err(|source| CliError::Read { path: path.clone(), source })?;
         let root = path.parent().map_or_else(|| PathBuf::from("."), Path::to_path_buf);
         let config = parse(&path, &text)?;
         Ok(Workspace { root, file: path, config })

@@ -35,6 +35,16 @@ pub enum EvalError {
         /// Its type, or what an open dimension admits.
         expected: String,
     },
+    /// A weight that a module declares and the resource, or the call's parameters, do not have.
+    #[error("module `{module}`: weight `{name}` is missing, expected {expected}")]
+    UnboundWeight {
+        /// The module that declares it.
+        module: String,
+        /// The weight, with its scope.
+        name: String,
+        /// Its type.
+        expected: String,
+    },
     /// A weight that the source does not have.
     #[error("weight `{name}` is missing")]
     MissingWeight {
@@ -81,6 +91,9 @@ pub enum EvalError {
         /// What the operation asks for.
         expected: String,
     },
+    /// A state or a cache that cannot be carried to the next step.
+    #[error(transparent)]
+    Carry(#[from] crate::decode::CarryError),
     /// A wrong name or a function that does not flatten.
     #[error(transparent)]
     Hir(#[from] crate::hir::HirError),

@@ -1,11 +1,16 @@
-//! A module with its weights bound: called with activations only.
+//! Running a module: with all parameters passed, or loaded, its weights bound, with activations only.
+//!
+//! The five faces: `Module::call`, `Module::child`, `Module::lookup`, `Loaded::call`, `Loaded::child`. Loading
+//! changes nothing and copies nothing; it reads the types of the weights of its module and of what is below,
+//! and no other.
 
 use super::error::EvalError;
-use super::run::{Options, evaluate};
-use super::tensor::Tensor;
+use super::run::{Options, check_tensor, evaluate};
+use super::tensor::{Data, Tensor};
 use super::weights::{Scoped, Weights};
 use crate::hir::builder::join;
-use crate::hir::{Module, Type, inline};
+use crate::hir::{Function, Module, Type, inline};
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 /// Weights that know their types, as `Module::load` asks for.
@@ -44,34 +49,71 @@ impl Module {
         Ok(Loaded { module: self, resource, scope: scope.to_string() })
     }
 
-    /// Runs a function with all its parameters passed by name, weights included.
+    /// Runs a function with all its parameters by name: activations and weights, those of the functions that
+    /// it calls with their scope (`gate.weight`).
     ///
     /// # Errors
-    /// As `evaluate`; an unknown function.
+    /// An unknown function; a parameter that is missing, unknown, or of a wrong shape or element kind; as
+    /// `evaluate`.
     pub fn call(
         &self,
         function: &str,
-        activations: &BTreeMap<String, Tensor>,
-        weights: &dyn Weights,
+        parameters: &BTreeMap<String, Tensor>,
         options: Options<'_>,
     ) -> Result<BTreeMap<String, Tensor>, EvalError> {
-        evaluate(&inline(self, function)?, activations, weights, options)
+        let flat = inline(self, function)?;
+        let weights = Passed::new(self, &flat, parameters)?;
+        let is_weight = |name: &String| flat.weights().any(|w| w.name == *name);
+        let activations = parameters.iter().filter(|(name, _)| !is_weight(name));
+        let activations = activations.map(|(name, t)| (name.clone(), t.clone())).collect();
+        evaluate(&flat, &activations, &weights, options)
     }
+}
+
+/// Weights passed as parameters.
+struct Passed<'a>(&'a BTreeMap<String, Tensor>);
+
+impl<'a> Passed<'a> {
+    fn new(
+        module: &Module,
+        flat: &Function,
+        parameters: &'a BTreeMap<String, Tensor>,
+    ) -> Result<Passed<'a>, EvalError> {
+        for weight in flat.weights() {
+            match parameters.get(&weight.name) {
+                None => return Err(unbound(module, weight.name.clone(), &weight.ty)),
+                Some(t) => check_tensor(&weight.ty, t)
+                    .map_err(|found| wrong_type(weight.name.clone(), found, &weight.ty))?,
+            }
+        }
+        Ok(Passed(parameters))
+    }
+}
+
+impl Weights for Passed<'_> {
+    fn tensor(&self, name: &str) -> Result<Cow<'_, [f64]>, EvalError> {
+        match self.0.get(name).map(|t| &t.data) {
+            Some(Data::F64(data)) => Ok(Cow::Borrowed(data)),
+            _ => Err(EvalError::MissingWeight { name: name.to_string() }),
+        }
+    }
+}
+
+fn unbound(module: &Module, name: String, ty: &Type) -> EvalError {
+    EvalError::UnboundWeight { module: module.name.clone(), name, expected: ty.to_string() }
+}
+
+fn wrong_type(name: String, found: String, ty: &Type) -> EvalError {
+    EvalError::WeightType { name, found, expected: ty.to_string() }
 }
 
 fn check(module: &Module, resource: &dyn Resource, scope: &str) -> Result<(), EvalError> {
     for weight in module.weights()? {
         let name = join(scope, &weight.name);
         match resource.ty(&name) {
-            None => return Err(EvalError::MissingWeight { name }),
+            None => return Err(unbound(module, name, &weight.ty)),
             Some(found) if found == weight.ty => {}
-            Some(found) => {
-                return Err(EvalError::WeightType {
-                    name,
-                    found: found.to_string(),
-                    expected: weight.ty.to_string(),
-                });
-            }
+            Some(found) => return Err(wrong_type(name, found.to_string(), &weight.ty)),
         }
     }
     module.children.iter().try_for_each(|c| check(&c.module, resource, &join(scope, &c.scope)))
@@ -102,7 +144,23 @@ impl<'a> Loaded<'a> {
         activations: &BTreeMap<String, Tensor>,
         options: Options<'_>,
     ) -> Result<BTreeMap<String, Tensor>, EvalError> {
-        let weights = Scoped { weights: self.resource, scope: self.scope.clone() };
-        self.module.call(function, activations, &weights, options)
+        evaluate(&inline(self.module, function)?, activations, &self.weights(), options)
+    }
+
+    /// Runs the module's entry with activations only.
+    ///
+    /// # Errors
+    /// As `call`; a module without an entry.
+    pub fn forward(
+        &self,
+        activations: &BTreeMap<String, Tensor>,
+        options: Options<'_>,
+    ) -> Result<BTreeMap<String, Tensor>, EvalError> {
+        self.call(&self.module.forward()?.name, activations, options)
+    }
+
+    /// The weights of the module and of what is below, named as in the module.
+    pub fn weights(&self) -> Scoped<'a> {
+        Scoped { weights: self.resource, scope: self.scope.clone() }
     }
 }

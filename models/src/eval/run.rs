@@ -6,14 +6,15 @@
 use super::error::EvalError;
 use super::tensor::{Data, Tensor};
 use super::weights::Weights;
+use super::angles::Angles;
 use crate::hir::ops::{self, index, matmul};
 use crate::hir::{Function, Node, Op, Param, ParamKind, Type};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Called with the label and the value of each node that has a tensor value, in order.
-pub type Trace<'a> = &'a mut (dyn FnMut(&str, &Tensor) + 'a);
+/// Called with each node that has a tensor value, and the value, in order.
+pub type Trace<'a> = &'a mut (dyn FnMut(&Node, &Tensor) + 'a);
 
 /// How to evaluate.
 #[derive(Default)]
@@ -22,6 +23,8 @@ pub struct Options<'a> {
     pub forced_ids: Option<&'a [i64]>,
     /// Whether `Op::Round` rounds. By default values stay float64.
     pub round: bool,
+    /// The angles of `Op::Rope`. By default exact ones.
+    pub angles: Angles<'a>,
     /// Sees every value.
     pub trace: Option<Trace<'a>>,
 }
@@ -51,12 +54,12 @@ pub fn evaluate(
     weights: &dyn Weights,
     mut options: Options<'_>,
 ) -> Result<BTreeMap<String, Tensor>, EvalError> {
-    let dims = bind(function, inputs)?;
+    let dims = check_inputs(function, inputs)?;
     let mut run = Run {
         function,
         weights,
         dims,
-        mode: ops::Mode { round: options.round, forced_ids: options.forced_ids },
+        mode: ops::Mode { round: options.round, forced_ids: options.forced_ids, angles: options.angles },
         values: Vec::with_capacity(function.params.len() + function.nodes.len()),
     };
     for (i, p) in function.params.iter().enumerate() {
@@ -69,7 +72,7 @@ pub fn evaluate(
     for (i, node) in function.nodes.iter().enumerate() {
         let value = run.node(node)?;
         if let (Value::Tensor(t), Some(trace)) = (&value, &mut options.trace) {
-            trace(&node.label, t);
+            trace(node, t);
         }
         run.values.push(value);
         for v in &node.inputs {
@@ -95,8 +98,12 @@ fn last_uses(function: &Function) -> Vec<usize> {
     last
 }
 
-/// Checks the inputs against the activations' types and gives the open dimensions' values.
-fn bind(
+/// Checks inputs against the activations' types, as `evaluate` does, and gives the open dimensions' values.
+/// A twin checks its inputs by the same rule.
+///
+/// # Errors
+/// An input that is missing, unknown, or of a wrong shape or element kind.
+pub fn check_inputs(
     function: &Function,
     inputs: &BTreeMap<String, Tensor>,
 ) -> Result<BTreeMap<String, usize>, EvalError> {
@@ -123,6 +130,16 @@ fn bind(
         })?;
     }
     Ok(dims)
+}
+
+/// Checks a tensor against a type without open dimensions; the error is what the tensor is.
+pub(super) fn check_tensor(ty: &Type, t: &Tensor) -> Result<(), String> {
+    let shape: Vec<u64> = t.shape.iter().map(|&n| n as u64).collect();
+    let kind = ty.dtype.is_float() == matches!(t.data, Data::F64(_));
+    match kind && ty.known_shape() == Some(shape) {
+        true => Ok(()),
+        false => Err(describe(t)),
+    }
 }
 
 fn describe(t: &Tensor) -> String {

@@ -53,21 +53,21 @@ impl Function {
     }
 }
 
-/// The type with its open dimensions replaced by numbers.
+/// The type with those open dimensions closed that have a value.
 fn pin(ty: &Type, dims: &Dims) -> Type {
-    let value = |d: &Dim| match &d.var {
-        Some(v) => dims.get(&v.name).copied().unwrap_or(v.lo) + d.plus,
-        None => d.plus,
+    let value = |d: &Dim| match d.var.as_ref().and_then(|v| dims.get(&v.name)) {
+        Some(n) => (n + d.plus).into(),
+        None => d.clone(),
     };
-    Type { dtype: ty.dtype, shape: ty.shape.iter().map(|d| value(d).into()).collect() }
+    Type { dtype: ty.dtype, shape: ty.shape.iter().map(value).collect() }
 }
 
-/// Elements of a type whose dimensions are closed; open ones count as their smallest.
+/// Elements of a type; open dimensions count as their smallest.
 pub(crate) fn elements(ty: &Type) -> u64 {
     ty.shape.iter().map(Dim::least).product()
 }
 
-/// Bytes of a type whose dimensions are closed.
+/// Bytes of a type; open dimensions count as their smallest.
 pub(crate) fn bytes(ty: &Type) -> u64 {
     elements(ty) * ty.dtype.bytes()
 }

@@ -83,7 +83,15 @@ pub enum HirError {
         /// Names it has, comma-separated.
         known: String,
     },
-    /// A wrong number of results asked of a call.
+    /// A module that is run without saying which function, and has no entry.
+    #[error("module `{module}` has no entry, expected the name of one of its functions: {functions}")]
+    NoEntry {
+        /// The module.
+        module: String,
+        /// Its functions, comma-separated.
+        functions: String,
+    },
+    /// A wrong number of operands of a call.
     #[error("{function}: call of `{callee}` gets {given} operands, expected {expected}: {names}")]
     Arity {
         /// Function being built.

@@ -1,7 +1,7 @@
 //! Functions in single-assignment form.
 
 use super::op::Op;
-use super::types::Type;
+use super::types::{DimVar, Type};
 use serde::{Deserialize, Serialize};
 
 /// A value of one function: parameters first, then nodes, numbered in order.
@@ -82,6 +82,25 @@ impl Function {
     pub fn values(&self) -> impl Iterator<Item = (ValueId, &Node)> {
         let first = self.params.len() as u32;
         self.nodes.iter().enumerate().map(move |(i, n)| (ValueId(first + i as u32), n))
+    }
+    /// The functions that it calls, as dotted paths in order (`moe.router.router`); none in a function that
+    /// only computes.
+    pub fn calls(&self) -> Vec<String> {
+        let path = |node: &Node| match &node.op {
+            Op::Call { path, function } => Some([&path[..], std::slice::from_ref(function)].concat().join(".")),
+            _ => None,
+        };
+        self.nodes.iter().filter_map(path).collect()
+    }
+    /// The open dimensions of the activations, by name.
+    pub fn open_dims(&self) -> Vec<&DimVar> {
+        let mut found: Vec<&DimVar> = Vec::new();
+        for var in self.activations().flat_map(|p| &p.ty.shape).filter_map(|d| d.var.as_ref()) {
+            if !found.contains(&var) {
+                found.push(var);
+            }
+        }
+        found
     }
     /// The value of a named result.
     pub fn result(&self, name: &str) -> Option<ValueId> {

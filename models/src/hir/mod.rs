@@ -15,7 +15,7 @@ pub use builder::Builder;
 pub use cost::{Cost, Dims};
 pub use error::HirError;
 pub use function::{Function, Node, Param, ParamKind, ValueId};
-pub use inline::inline;
+pub use inline::{CallSite, inline, observed};
 pub use module::{Child, Module};
 pub use op::{Op, ReduceKind};
 pub use types::{Dim, DimVar, Dtype, Type};

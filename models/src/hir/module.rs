@@ -1,7 +1,20 @@
 //! Modules: functions and child modules under one name.
+//!
+//! - A **function** computes on its parameters: activations, passed at each call, and weights, which `load`
+//!   binds by name. It owns nothing between calls; states go in and come out.
+//! - A **call** is an operation that runs a function of a child, or one of this module that stands before
+//!   the caller, on activations; the callee's weights are those of its own scope. So there is no recursion.
+//! - The **entry** names the function that the module is run as, and `forward` is that function. A module
+//!   without an entry (a whole decoder, whose steps are driven through its parts) has no `forward`.
+//! - A function that makes calls is the module's **orchestration**; it is a function like any other, and
+//!   flattening (`inline`) says what it means.
+//! - A **twin** is another implementation of a module, as of the compiled layer on the simulator. It has
+//!   exactly the module's functions and children (`crate::twin`).
 
 use super::error::HirError;
 use super::function::{Function, Param};
+use super::op::Op;
+use super::types::Type;
 use serde::{Deserialize, Serialize};
 
 /// A child module and the scope of its names.
@@ -15,7 +28,7 @@ pub struct Child {
     pub module: Module,
 }
 
-/// A module. Names of functions and children are disjoint.
+/// A module. Names of functions, children and weights are disjoint.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Module {
     /// Name.
@@ -53,22 +66,61 @@ impl Module {
     /// # Errors
     /// Names that are not disjoint, an entry that is no function, one weight name with two types.
     pub fn check(&self) -> Result<(), HirError> {
-        let names: Vec<&str> =
-            self.functions.iter().map(|f| f.name.as_str()).chain(self.child_names()).collect();
+        let weights = self.weights()?;
+        let weights = weights.iter().map(|w| w.name.as_str());
+        let names: Vec<&str> = self.function_names().chain(self.child_names()).chain(weights).collect();
         for (i, name) in names.iter().enumerate() {
             if names[..i].contains(name) {
                 return Err(HirError::DuplicateName {
                     function: self.name.clone(),
                     name: name.to_string(),
-                    what: "function and child",
+                    what: "function, child and weight",
                 });
             }
         }
         if let Some(entry) = &self.entry {
             self.lookup(entry)?;
         }
-        self.weights()?;
+        for i in 0..self.functions.len() {
+            self.check_calls(i)?;
+        }
         self.children.iter().try_for_each(|c| c.module.check())
+    }
+
+    /// Every call goes to a function that exists, of a child or before the caller, with its types.
+    fn check_calls(&self, caller: usize) -> Result<(), HirError> {
+        let function = &self.functions[caller];
+        for node in &function.nodes {
+            let Op::Call { path, function: name } = &node.op else { continue };
+            let callee = match path.as_slice() {
+                [] => match self.functions[..caller].iter().find(|f| f.name == *name) {
+                    Some(callee) => callee,
+                    None => {
+                        let before = self.function_names().take(caller).collect();
+                        return Err(self.no_such("function before its caller", name, before));
+                    }
+                },
+                path => self.descend(path)?.0.lookup(name)?,
+            };
+            let given: Vec<Type> = node.inputs.iter().map(|v| function.ty(*v).clone()).collect();
+            let taken: Vec<Type> = callee.activations().map(|p| p.ty.clone()).collect();
+            let made: Vec<Type> = callee.results.iter().map(|(_, v)| callee.ty(*v).clone()).collect();
+            if given != taken || node.types != made {
+                let print = |types: &[Type]| types.iter().map(Type::to_string).collect::<Vec<_>>().join(", ");
+                return Err(HirError::Op {
+                    function: function.name.clone(),
+                    op: "call",
+                    label: node.label.clone(),
+                    operands: print(&given),
+                    expected: format!("`{name}` on ({}) giving ({})", print(&taken), print(&made)),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    fn function_names(&self) -> impl Iterator<Item = &str> {
+        self.functions.iter().map(|f| f.name.as_str())
     }
 
     fn child_names(&self) -> impl Iterator<Item = &str> {
@@ -103,10 +155,24 @@ impl Module {
     /// # Errors
     /// `HirError::NoSuch` with the names that exist.
     pub fn lookup(&self, function: &str) -> Result<&Function, HirError> {
-        self.functions.iter().find(|f| f.name == function).ok_or_else(|| {
-            let known = self.functions.iter().map(|f| f.name.as_str());
-            self.no_such("function", function, known.collect())
-        })
+        self.functions
+            .iter()
+            .find(|f| f.name == function)
+            .ok_or_else(|| self.no_such("function", function, self.function_names().collect()))
+    }
+
+    /// The IR of the entry: what running the module means.
+    ///
+    /// # Errors
+    /// `HirError::NoEntry` with the functions that can be called by name.
+    pub fn forward(&self) -> Result<&Function, HirError> {
+        match &self.entry {
+            Some(entry) => self.lookup(entry),
+            None => Err(HirError::NoEntry {
+                module: self.name.clone(),
+                functions: listed(self.function_names().collect()),
+            }),
+        }
     }
 
     /// A child and its scope.
@@ -128,12 +194,33 @@ impl Module {
         self.child_entry(name).map(|c| &c.module)
     }
 
+    /// The module at a path of child names and the scope of its weights below this module's.
+    ///
+    /// # Errors
+    /// `HirError::NoSuch` with the names that exist where the path leaves the tree.
+    pub fn descend<S: AsRef<str>>(&self, path: &[S]) -> Result<(&Module, String), HirError> {
+        let (mut module, mut scope) = (self, String::new());
+        for name in path {
+            let child = module.child_entry(name.as_ref())?;
+            scope = super::builder::join(&scope, &child.scope);
+            module = &child.module;
+        }
+        Ok((module, scope))
+    }
+
     fn no_such(&self, what: &'static str, name: &str, known: Vec<&str>) -> HirError {
         HirError::NoSuch {
             module: self.name.clone(),
             what,
             name: name.to_string(),
-            known: if known.is_empty() { "none".to_string() } else { known.join(", ") },
+            known: listed(known),
         }
+    }
+}
+
+fn listed(names: Vec<&str>) -> String {
+    match names.is_empty() {
+        true => "none".to_string(),
+        false => names.join(", "),
     }
 }

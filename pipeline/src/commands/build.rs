@@ -72,7 +72,10 @@ pub fn run(workspace: &Workspace, cache: Option<&Path>, b: &Build) -> Result<u8,
     }
     let gates = report::gates(&session, &reports);
     let counts = counts(&session);
-    let failed = errors.iter().flatten().any(|e| !matches!(e, NodeError::WouldRun { .. } | NodeError::MightRun { .. }));
+    let failed = errors
+        .iter()
+        .flatten()
+        .any(|e| !matches!(e, NodeError::WouldRun { .. } | NodeError::MightRun { .. }));
     let exit = if failed || (!b.dry_run && gates[1] + gates[2] > 0) { FAILED } else { WELL };
     env.sink.send(&Event::End { counts: counts.clone(), gates, exit });
     env.sink.finish()?;
@@ -99,19 +102,21 @@ fn settle(session: &Session, wanted: &[usize], jobs: usize, keep_going: bool) ->
             None => Status::Memo,
             Some(NodeError::MightRun { .. }) => Status::MightRun,
             Some(NodeError::Needs { .. } | NodeError::Stopped { .. }) => Status::Skipped,
-            Some(NodeError::Stage { .. } | NodeError::Environment { .. } | NodeError::Lost { .. }) => Status::Failed,
+            Some(NodeError::Stage { .. } | NodeError::Environment { .. } | NodeError::Lost { .. }) => {
+                Status::Failed
+            }
         };
         let why = errors[i].as_ref().map(ToString::to_string);
         env.considered(&Event::Action {
-                target,
-                stage: target.split(':').next().unwrap_or_default(),
-                status,
-                key: None,
-                why: why.as_deref(),
-                wall_ms: 0,
-                bytes_in: 0,
-                bytes_out: 0,
-            });
+            target,
+            stage: target.split(':').next().unwrap_or_default(),
+            status,
+            key: None,
+            why: why.as_deref(),
+            wall_ms: 0,
+            bytes_in: 0,
+            bytes_out: 0,
+        });
     }
     errors
 }

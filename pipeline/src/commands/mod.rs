@@ -4,11 +4,13 @@ pub mod build;
 pub mod cache;
 pub mod inspect;
 pub mod report;
+mod timing;
 
 use crate::cli::{Cli, Command};
 use crate::error::CliError;
 use crate::session::{Session, environment};
 use crate::workspace::Workspace;
+use std::path::Path;
 
 /// Exit statuses.
 pub const WELL: u8 = 0;
@@ -19,7 +21,12 @@ pub const MISUSED: u8 = 2;
 
 /// Runs the command; gives the exit status.
 pub fn run(cli: &Cli) -> Result<u8, CliError> {
-    let workspace = || Workspace::load(&cli.dir, cli.file.as_deref());
+    // as make does it: every path of the command line is relative to that folder
+    if cli.dir != Path::new(".") {
+        std::env::set_current_dir(&cli.dir)
+            .map_err(|source| CliError::Read { path: cli.dir.clone(), source })?;
+    }
+    let workspace = || Workspace::load(Path::new("."), cli.file.as_deref());
     let session = || {
         let w = workspace()?;
         let env = environment(&w, cli.cache.as_deref())?;

@@ -4,11 +4,12 @@ use crate::action::Outcome;
 use crate::error::NodeError;
 use crate::events::{Event, Status};
 use crate::graph::Job;
-use crate::queries::{self, Report};
+use crate::queries::{self, Report, Timing};
 use crate::session::Session;
 use mica_cache::Digest;
+use mica_quantize::TensorFigures;
 use mica_score::Verdict;
-use crate::fake_timing as timing;
+use mica_score::table::{Align, Table};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
@@ -17,7 +18,9 @@ pub enum Reported {
     /// A decode run's gates.
     Score(Box<Report>),
     /// A kernel's cycles.
-    Timing(Box<timing::Report>),
+    Timing(Box<Timing>),
+    /// What a part lost by being stored in the device's formats.
+    Figures(Vec<TensorFigures>),
     /// A result whose report the cache has lost since.
     Lost(Digest),
 }
@@ -33,9 +36,12 @@ pub fn collect(session: &Session, goals: &[usize], errors: &[Option<NodeError>])
         let model = session.models[node.model];
         let report = match node.job {
             Job::Score => queries::scored(&session.db, model)
-                .map(|o| read(session, &o, queries::SCORE_KIND, |r| Reported::Score(Box::new(r)))),
-            Job::Timing => queries::timed(&session.db, model)
-                .map(|o| read(session, &o, queries::TIMING_KIND, |r| Reported::Timing(Box::new(r)))),
+                .map(|o| read(session, &o, "report", queries::SCORE_KIND, |r| Reported::Score(Box::new(r)))),
+            Job::Timing => queries::timed(&session.db, model).map(|o| {
+                read(session, &o, "report", queries::TIMING_KIND, |r| Reported::Timing(Box::new(r)))
+            }),
+            Job::Quantize(part) => queries::quantized(&session.db, model, part)
+                .map(|o| read(session, &o, "figures", queries::FIGURES_KIND, Reported::Figures)),
             _ => continue,
         };
         if let Ok(r) = report {
@@ -48,10 +54,11 @@ pub fn collect(session: &Session, goals: &[usize], errors: &[Option<NodeError>])
 fn read<T: DeserializeOwned>(
     session: &Session,
     outcome: &Outcome,
+    output: &str,
     kind: &str,
     of: impl FnOnce(T) -> Reported,
 ) -> Reported {
-    let digest = outcome.digest("report");
+    let digest = outcome.digest(output);
     let blob = session.env().cache.get(digest).ok().flatten();
     match blob.and_then(|b| mica_cache::decode(kind, &b).ok()) {
         Some(value) => of(value),
@@ -71,12 +78,37 @@ pub fn text(reports: &[Named]) -> String {
         out += &format!("── {target}\n");
         out += &match report {
             Reported::Score(r) => r.render(),
-            Reported::Timing(t) => t.summary(),
+            Reported::Timing(t) => super::timing::render(t),
+            Reported::Figures(f) => figures(f),
             Reported::Lost(d) => format!("the report {d} is gone from the cache; build again\n"),
         };
         out += "\n";
     }
     out
+}
+
+/// Error figures, a row a weight.
+fn figures(figures: &[TensorFigures]) -> String {
+    let right = |c| (c, Align::Right);
+    let mut table = Table::new(&[
+        ("weight", Align::Left),
+        right("elements"),
+        right("relative error"),
+        right("worst group"),
+        right("its error"),
+        right("saturated"),
+        right("not finite"),
+    ]);
+    for f in figures {
+        let (worst, its) = match &f.worst_group {
+            Some(w) => (w.index.to_string(), format!("{:.3e}", w.relative_error)),
+            None => ("-".into(), "-".into()),
+        };
+        let error = if f.lossless { "lossless".into() } else { format!("{:.3e}", f.relative_error) };
+        let (saturated, not_finite) = (f.saturated.to_string(), f.non_finite.to_string());
+        table.row([f.role.clone(), f.elements.to_string(), error, worst, its, saturated, not_finite]);
+    }
+    format!("{table}\n")
 }
 
 /// Sends an event a gate; gives how many passed, failed, were not run.
@@ -117,16 +149,14 @@ pub fn json(session: &Session, wanted: &[usize], errors: &[Option<NodeError>], r
             json!({ "target": target, "status": env.status(target).unwrap_or(Status::Skipped), "why": env.why(target) })
         })
         .collect();
-    let errors: Vec<Value> = errors
-        .iter()
-        .flatten()
-        .map(|e| json!({ "target": e.target(), "message": e.to_string() }))
-        .collect();
+    let errors: Vec<Value> =
+        errors.iter().flatten().map(|e| json!({ "target": e.target(), "message": e.to_string() })).collect();
     let reports: Vec<Value> = reports
         .iter()
         .map(|(target, r)| match r {
             Reported::Score(r) => json!({ "target": target, "score": r }),
             Reported::Timing(t) => json!({ "target": target, "timing": t }),
+            Reported::Figures(f) => json!({ "target": target, "figures": f }),
             Reported::Lost(d) => json!({ "target": target, "lost": d.to_string() }),
         })
         .collect();

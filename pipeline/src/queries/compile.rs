@@ -68,7 +68,8 @@ fn object(db: &dyn Db, model: ModelInput, part: usize) -> Result<Outcome> {
     let kind = &facts.kinds[facts.kind_of[part]];
     let request = Request { target: &target, recipe, memory: 64 << 20, bytes_in: 0 };
     action(env, request, || {
-        let object = mica_compile::compile(kind, &function, &plan.plan, product, &options).map_err(BodyError::stage)?;
+        let object = mica_compile::compile(kind, &function, &plan.plan, product, &options)
+            .map_err(BodyError::stage)?;
         let mut made = Produced::default();
         made.put(env, "object", &encode(KIND, &object))?;
         Ok(made)

@@ -5,6 +5,7 @@
 //! that bumping it asks every action again after a failure of the surroundings.
 
 mod compile;
+mod input;
 mod kernel;
 mod pack;
 mod quantize;
@@ -14,16 +15,17 @@ mod segment;
 mod source;
 mod timing;
 
+pub use compile::KIND as OBJECT_KIND;
+pub use input::{CaptureFacts, DeliveryInput, ModelInput, Retry, RunSettings};
+pub use kernel::KIND as KERNEL_KIND;
 pub use kernel::linked;
 pub use pack::packed;
-pub use quantize::quantized;
+pub use quantize::{FIGURES as FIGURES_KIND, quantized};
 pub use reference::referenced;
-pub use compile::KIND as OBJECT_KIND;
-pub use kernel::KIND as KERNEL_KIND;
 pub use score::{KIND as SCORE_KIND, Report, scored};
 pub use segment::simulated;
 pub use source::{facts, fetched, planned, resolved, stack};
-pub use timing::{KIND as TIMING_KIND, timed};
+pub use timing::{KIND as TIMING_KIND, Timing, timed};
 
 pub use compile::compiled;
 pub use kernel::whole;
@@ -33,11 +35,7 @@ use crate::delivery::OpenDelivery;
 use crate::env::Env;
 use crate::error::NodeError;
 use crate::graph::{self, Facts, Job};
-use mica_cache::{Blob, Digest, Stamp};
-use mica_device::product::{Product, Rates};
-use mica_fetch::{CaptureMap, RawConfig, TensorIndex};
-use mica_quantize::Recipe;
-use mica_score::Thresholds;
+use mica_cache::{Blob, Digest};
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -82,111 +80,6 @@ impl BuildDb {
     pub fn new(env: Arc<Env>, deliveries: Arc<BTreeMap<String, OpenDelivery>>) -> BuildDb {
         BuildDb { env, deliveries, storage: salsa::Storage::default() }
     }
-}
-
-/// Bumped to ask every action again.
-#[salsa::input(singleton)]
-pub struct Retry {
-    /// How often.
-    #[returns(copy)]
-    pub round: u32,
-}
-
-/// A delivery as scanned.
-#[salsa::input]
-pub struct DeliveryInput {
-    /// Its name in the workspace.
-    #[returns(ref)]
-    pub name: String,
-    /// Its tensors.
-    #[returns(ref)]
-    pub index: Arc<TensorIndex>,
-    /// Its files' stamps.
-    #[returns(ref)]
-    pub stamps: Arc<[Stamp]>,
-    /// Its configuration.
-    #[returns(ref)]
-    pub config: Arc<RawConfig>,
-    /// Its captures' tensors.
-    #[returns(ref)]
-    pub captures: Option<Arc<TensorIndex>>,
-    /// Digest of its tokenizer's file.
-    #[returns(copy)]
-    pub tokenizer: Option<Digest>,
-}
-
-/// What is known of a delivery's captures.
-#[derive(Clone, Debug, PartialEq)]
-pub struct CaptureFacts {
-    /// Who made them and how; `same_weights` is for the plan to say.
-    pub source: mica_score::decode::Source,
-    /// What the run computed in.
-    pub precision: mica_score::decode::Precision,
-    /// Which name means what.
-    pub names: CaptureMap,
-}
-
-/// How a model is run.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RunSettings {
-    /// Teacher-forced tokens; 0 where the captures have none.
-    pub tokens: u64,
-    /// Tokens of a block.
-    pub block: u64,
-    /// Rows of a K/V cache.
-    pub capacity: u64,
-    /// Tokens that the whole kernel runs.
-    pub whole_tokens: u64,
-}
-
-impl RunSettings {
-    /// First token and number of tokens of a block.
-    pub fn span(&self, block: usize) -> (u64, u64) {
-        let first = block as u64 * self.block;
-        (first, self.block.min(self.tokens - first))
-    }
-    /// Number of blocks.
-    pub fn blocks(&self) -> usize {
-        self.tokens.div_ceil(self.block) as usize
-    }
-}
-
-/// A model of the workspace.
-#[salsa::input]
-pub struct ModelInput {
-    /// Its name.
-    #[returns(ref)]
-    pub name: String,
-    /// Name of the authored description.
-    #[returns(ref)]
-    pub description: String,
-    /// Its delivery.
-    #[returns(copy)]
-    pub delivery: DeliveryInput,
-    /// Formats of its components.
-    #[returns(ref)]
-    pub recipe: Arc<Recipe>,
-    /// Whether NaN and infinity may pass.
-    #[returns(copy)]
-    pub allow_non_finite: bool,
-    /// What programs depend on.
-    #[returns(ref)]
-    pub product: Arc<Product>,
-    /// What only timing reads.
-    #[returns(ref)]
-    pub rates: Arc<Rates>,
-    /// Fraction bits of the residual stream.
-    #[returns(copy)]
-    pub frac: u8,
-    /// How it is run.
-    #[returns(ref)]
-    pub run: Arc<RunSettings>,
-    /// What is known of its captures.
-    #[returns(ref)]
-    pub captures: Option<Arc<CaptureFacts>>,
-    /// Bounds of its gates.
-    #[returns(ref)]
-    pub thresholds: Arc<Thresholds>,
 }
 
 /// Asks for a node. Its value stays in the memo; only its success is told.

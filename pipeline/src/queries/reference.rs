@@ -81,7 +81,8 @@ pub fn referenced(db: &dyn Db, model: ModelInput, part: usize, block: usize) -> 
                 };
                 inputs.insert(p.name.clone(), value);
             }
-            let results = eval::evaluate(&function, &inputs, &weights, eval::Options::default()).map_err(BodyError::stage)?;
+            let results = eval::evaluate(&function, &inputs, &weights, eval::Options::default())
+                .map_err(BodyError::stage)?;
             for (name, value) in results {
                 if !carried.take(&name, &value) {
                     outputs.entry(name).or_default().extend(bytes(&value));
@@ -121,7 +122,8 @@ impl Carried {
                 let dim = |i: usize| p.ty.shape[i].known().unwrap_or_default() as usize;
                 c.caches.insert(p.name.clone(), ([dim(0), dim(2)], Vec::new()));
             } else if p.name != "hidden" && function.results.iter().any(|(n, _)| *n == p.name) {
-                let shape: Vec<usize> = p.ty.known_shape().unwrap_or_default().iter().map(|&n| n as usize).collect();
+                let shape: Vec<usize> =
+                    p.ty.known_shape().unwrap_or_default().iter().map(|&n| n as usize).collect();
                 let zeros = vec![0.0; shape.iter().product()];
                 c.states.insert(p.name.clone(), Tensor { shape, data: Data::F64(zeros) });
             }

@@ -8,6 +8,7 @@ use crate::env::Env;
 use crate::graph::{Facts, Job, Routing};
 use crate::host::values;
 use mica_cache::{Recipe, encode};
+use mica_device::layout::ALIGN;
 use mica_fetch::Tokenizer;
 use mica_score::decode::{CaptureChain, CaptureLabel, Chain, Counters, DecodeInputs, DecodeReport, Stack};
 use mica_score::metrics::Equality;
@@ -51,7 +52,9 @@ pub fn scored(db: &dyn Db, model: ModelInput) -> Result<Outcome> {
         .param("vocabulary", stack.facts.vocab)
         .param("width", stack.facts.hidden);
     let mut runs: Vec<Vec<Vec<Outcome>>> = Vec::new();
-    for (name, routing) in [("reference", None), ("free", Some(Routing::Free)), ("forced", Some(Routing::Forced))] {
+    for (name, routing) in
+        [("reference", None), ("free", Some(Routing::Free)), ("forced", Some(Routing::Forced))]
+    {
         let mut parts = Vec::new();
         for (p, part) in facts.parts.iter().enumerate() {
             let mut blocks = Vec::new();
@@ -61,12 +64,17 @@ pub fn scored(db: &dyn Db, model: ModelInput) -> Result<Outcome> {
                     Some(r) => simulated(db, model, p, r, b),
                 };
                 let one = need(&target, one)?;
-                for o in one.outputs().iter().filter(|o| !o.name.starts_with("state.") && !o.name.starts_with("rows.")) {
+                for o in one
+                    .outputs()
+                    .iter()
+                    .filter(|o| !o.name.starts_with("state.") && !o.name.starts_with("rows."))
+                {
                     recipe = recipe.input(&format!("{} of {name} {part} block {b}", o.name), o.digest);
                 }
                 if routing.is_some() {
                     // the counters are in the note
-                    recipe = recipe.input(&format!("note of {name} {part} block {b}"), blake3::hash(one.note()));
+                    recipe =
+                        recipe.input(&format!("note of {name} {part} block {b}"), blake3::hash(one.note()));
                 }
                 blocks.push(one);
             }
@@ -178,9 +186,10 @@ impl Table {
                 None => Ok(floats(&bytes)),
                 Some(b) => {
                     let note: Note = mica_cache::decode(NOTE, b.note()).map_err(BodyError::environment)?;
-                    let shape = note.shapes.get(name).ok_or_else(|| {
-                        BodyError::Stage(format!("a simulation has no output {name}"))
-                    })?;
+                    let shape = note
+                        .shapes
+                        .get(name)
+                        .ok_or_else(|| BodyError::Stage(format!("a simulation has no output {name}")))?;
                     Ok(values(&bytes, shape))
                 }
             }
@@ -216,18 +225,32 @@ impl Table {
 }
 
 /// The bits of the whole kernel against the segments', over the tokens that both ran: last residual,
-/// post-norm hidden and logits.
+/// post-norm hidden and logits, and the states that both leave where both ran all tokens.
 fn compare(env: &Env, free: &[Vec<Outcome>], kernel: &Outcome) -> Body<Equality> {
     let head = free.len() - 1;
     let (mut whole, mut parts) = (Vec::new(), Vec::new());
+    let mut all_tokens = true;
     for (name, part) in [("hidden", head - 1), ("normed", head), ("logits", head)] {
         let of_kernel = output(env, kernel, name)?;
         let of_segments = joined(env, &free[part], name)?;
         let Some(same_tokens) = of_segments.get(..of_kernel.len()) else {
             return Err(BodyError::Stage(format!("the kernel's {name} is longer than the segments'")));
         };
+        all_tokens &= same_tokens.len() == of_segments.len();
         whole.extend_from_slice(&of_kernel);
         parts.extend_from_slice(same_tokens);
+    }
+    for o in kernel.outputs().iter().filter(|o| all_tokens && o.name.starts_with("state.")) {
+        let of_kernel = output(env, kernel, &o.name)?;
+        let mut of_segments = Vec::new();
+        for last in free.iter().filter_map(|blocks| blocks.last()).filter(|b| b.find(&o.name).is_some()) {
+            // link places the parts' shares of an edge at multiples of the device's alignment
+            of_segments.resize(of_segments.len().next_multiple_of(ALIGN as usize), 0);
+            of_segments.extend_from_slice(&output(env, last, &o.name)?);
+        }
+        of_segments.resize(of_kernel.len(), 0);
+        whole.extend_from_slice(&of_kernel);
+        parts.append(&mut of_segments);
     }
     Equality::of(&whole, &parts).map_err(BodyError::stage)
 }
@@ -236,7 +259,8 @@ fn compare(env: &Env, free: &[Vec<Outcome>], kernel: &Outcome) -> Body<Equality>
 fn described(decode: DecodeReport, prompt: &[i64], tokenizer: Option<&std::path::Path>) -> Body<Report> {
     let mut report = Report { decode, prompt: None, tokens: BTreeMap::new() };
     let Some(path) = tokenizer else { return Ok(report) };
-    let bytes = std::fs::read(path).map_err(|e| BodyError::Environment(format!("{}: {e}", path.display())))?;
+    let bytes =
+        std::fs::read(path).map_err(|e| BodyError::Environment(format!("{}: {e}", path.display())))?;
     let tokenizer = Tokenizer::from_bytes(&bytes).map_err(BodyError::stage)?;
     let text = |ids: &[i64]| {
         let ids: Vec<u32> = ids.iter().filter_map(|&i| u32::try_from(i).ok()).collect();

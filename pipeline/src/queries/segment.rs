@@ -3,7 +3,10 @@
 //! Layer-major order gives the same bits as the whole kernel, streams weights once a block, and lets a
 //! changed layer run again only from itself on.
 
-use super::{Db, ModelInput, Result, blob, compile, compiled, load, need, output, quantized, reference, retriable, source, target};
+use super::{
+    Db, ModelInput, Result, blob, compile, compiled, load, need, output, quantized, reference, retriable,
+    source, target,
+};
 use crate::action::{BodyError, Outcome, Produced, Request, action};
 use crate::env::Env;
 use crate::graph::{Routing, segment as segment_job};
@@ -39,7 +42,13 @@ impl Note {
 /// A part on the device over a block: its per-call outputs by name, `state.NAME` after the last call, and
 /// `rows.NAME` appended to each cache.
 #[salsa::tracked(returns(clone))]
-pub fn simulated(db: &dyn Db, model: ModelInput, part: usize, routing: Routing, block: usize) -> Result<Outcome> {
+pub fn simulated(
+    db: &dyn Db,
+    model: ModelInput,
+    part: usize,
+    routing: Routing,
+    block: usize,
+) -> Result<Outcome> {
     retriable(db);
     if part == 0 && routing == Routing::Forced {
         return simulated(db, model, part, Routing::Free, block);
@@ -149,7 +158,13 @@ impl Forced<'_> {
     }
 }
 
-fn forced_ids<'a>(db: &'a dyn Db, model: ModelInput, part: usize, block: usize, captured: bool) -> Result<Forced<'a>> {
+fn forced_ids<'a>(
+    db: &'a dyn Db,
+    model: ModelInput,
+    part: usize,
+    block: usize,
+    captured: bool,
+) -> Result<Forced<'a>> {
     if captured {
         source::captured_routing(db, model, part - 1).map(Forced::Captured)
     } else {

@@ -24,14 +24,20 @@ fn refused(db: &dyn Db, model: ModelInput, part: &str, e: impl std::fmt::Display
 
 fn fetch_error(target: &str, e: &FetchError) -> NodeError {
     let (target, message) = (target.to_string(), e.to_string());
-    if e.is_environment() { NodeError::Environment { target, message } } else { NodeError::Stage { target, message } }
+    if e.is_environment() {
+        NodeError::Environment { target, message }
+    } else {
+        NodeError::Stage { target, message }
+    }
 }
 
 /// The described model at the dimensions of the delivery's config.
 #[salsa::tracked(returns(clone))]
 pub fn stack(db: &dyn Db, model: ModelInput) -> Result<Arc<Stack>> {
     let config = &model.delivery(db).config(db).text;
-    mica_models::describe(model.description(db), config).map(Arc::new).map_err(|e| refused(db, model, "config", e))
+    mica_models::describe(model.description(db), config)
+        .map(Arc::new)
+        .map_err(|e| refused(db, model, "config", e))
 }
 
 /// What decides a model's nodes.
@@ -55,7 +61,8 @@ pub fn facts(db: &dyn Db, model: ModelInput) -> Result<Arc<Facts>> {
         parts: parts.iter().map(ToString::to_string).collect(),
         kinds,
         blocks: model.run(db).blocks(),
-        captured_routing: label.is_ok_and(|l| l.is_tight() && l.source == mica_score::decode::Source::Published)
+        captured_routing: label
+            .is_ok_and(|l| l.is_tight() && l.source == mica_score::decode::Source::Published)
             && (0..layers).all(|i| routing_entry(db, model, i).is_some()),
     }))
 }
@@ -156,7 +163,9 @@ pub fn fetched(db: &dyn Db, model: ModelInput, part: usize) -> Result<Arc<Fetche
         if let Some(first) = unread.first() {
             let more = unread.len() - 1;
             let more = if more > 0 { format!(" and {more} more") } else { String::new() };
-            let message = format!("the delivery has {first}{more}, which the model does not read; remove what is not the model's, or describe it");
+            let message = format!(
+                "the delivery has {first}{more}, which the model does not read; remove what is not the model's, or describe it"
+            );
             return Err(NodeError::Stage { target, message });
         }
     }
@@ -170,7 +179,9 @@ pub fn fetched(db: &dyn Db, model: ModelInput, part: usize) -> Result<Arc<Fetche
     let mut read = 0;
     let mut recipe = Recipe::new("fetch", 1).param("part", &facts.parts[part]);
     for role in &resolved.roles {
-        for (kind, v) in [("", Some(&role.data)), (" scale", role.scale.as_ref()), (" zero", role.zero.as_ref())] {
+        for (kind, v) in
+            [("", Some(&role.data)), (" scale", role.scale.as_ref()), (" zero", role.zero.as_ref())]
+        {
             let Some(v) = v else { continue };
             let e = entry(index, v).map_err(|e| fetch_error(&target, &e))?;
             let hashed = open.digest(&env.stamps, &e).map_err(|e| fetch_error(&target, &e))?;
@@ -238,9 +249,10 @@ pub fn planned(db: &dyn Db, model: ModelInput, part: usize) -> Result<Arc<Planne
         Storage::Table { scaling, .. } => scaling.is_some(),
         Storage::Vector(_) => false,
     };
-    let quantizes = shapes.tensors.iter().any(|t| {
-        t.scale.is_none() && plan.entry(&t.role).is_some_and(|e| integer(&e.storage))
-    });
+    let quantizes = shapes
+        .tensors
+        .iter()
+        .any(|t| t.scale.is_none() && plan.entry(&t.role).is_some_and(|e| integer(&e.storage)));
     let digest = blake3::hash(&encode("segment-plan", &plan));
     Ok(Arc::new(Planned { plan, digest, quantizes }))
 }
@@ -263,7 +275,14 @@ pub struct Ids {
 pub fn token_ids(db: &dyn Db, model: ModelInput) -> Result<Arc<Ids>> {
     let names = match model.captures(db) {
         Some(c) => &c.names,
-        None => return Err(refused(db, model, "captures", "the delivery names no captures, so there are no tokens to decode")),
+        None => {
+            return Err(refused(
+                db,
+                model,
+                "captures",
+                "the delivery names no captures, so there are no tokens to decode",
+            ));
+        }
     };
     let open = db.delivery(model.delivery(db).name(db));
     let tokens = model.run(db).tokens as usize;
@@ -379,10 +398,15 @@ pub fn captured_chain<'a>(db: &'a dyn Db, model: ModelInput) -> Result<CapturedR
 impl CapturedRun<'_> {
     /// Names and digests of all of it.
     pub fn named(&self) -> Vec<(String, Digest)> {
-        let single = [("embedding", &self.embed), ("post-norm hidden", &self.normed), ("logits", &self.logits)];
-        let mut all: Vec<_> = single.iter().filter_map(|(n, c)| c.as_ref().map(|c| (n.to_string(), c.digest))).collect();
+        let single =
+            [("embedding", &self.embed), ("post-norm hidden", &self.normed), ("logits", &self.logits)];
+        let mut all: Vec<_> =
+            single.iter().filter_map(|(n, c)| c.as_ref().map(|c| (n.to_string(), c.digest))).collect();
         for (what, list) in [("layer", &self.layers), ("routing", &self.routing)] {
-            let some = list.iter().enumerate().filter_map(|(i, c)| c.as_ref().map(|c| (format!("{what} {i}"), c.digest)));
+            let some = list
+                .iter()
+                .enumerate()
+                .filter_map(|(i, c)| c.as_ref().map(|c| (format!("{what} {i}"), c.digest)));
             all.extend(some);
         }
         all
@@ -394,8 +418,10 @@ impl CapturedRun<'_> {
             let n = a.row_len() * tokens.min(a.shape.first().copied().unwrap_or(0));
             a.values[..n].to_vec()
         }
-        let floats = |c: &Option<Captured<'_>>| c.as_ref().map(|c| c.floats().map(|a| cut(a, tokens))).transpose();
-        let integers = |c: &Option<Captured<'_>>| c.as_ref().map(|c| c.integers().map(|a| cut(a, tokens))).transpose();
+        let floats =
+            |c: &Option<Captured<'_>>| c.as_ref().map(|c| c.floats().map(|a| cut(a, tokens))).transpose();
+        let integers =
+            |c: &Option<Captured<'_>>| c.as_ref().map(|c| c.integers().map(|a| cut(a, tokens))).transpose();
         if self.named().is_empty() {
             return Ok(None);
         }

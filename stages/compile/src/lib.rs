@@ -3,23 +3,31 @@
 //! Rules are for ops and patterns of ops, never for a model. A part goes through these passes, each a
 //! folder or a file of its own:
 //!
-//! 1. [`graph`]: casts seen through, dead nodes dropped, patterns recognised, nodes scheduled;
-//! 2. [`lower`]: the tile IR [`ir`], device instructions on virtual buffers;
-//! 3. [`emit`]: addresses, tile numbers, waits.
+//! 1. `graph`: casts seen through, dead nodes dropped, patterns recognised, nodes scheduled;
+//! 2. `lower`: the tile IR of `ir`, device instructions on virtual buffers;
+//! 3. `emit`: addresses, tile numbers, waits.
+//!
+//! What it goes by are names: the parameter and result [`SEAM`] stays on chip between parts; the scalar
+//! parameter [`POSITION`] is the number of cached rows; parameter `p` comes on edge `p.in`, result `r`
+//! leaves on `r.out`, and every choice of experts also reads [`FORCED_IDS`] (first index negative: choose
+//! freely). On an edge BF16 and F16 values are F16, F32 are F32, index tensors are I32, and an integer
+//! scalar is 64 bits little-endian. A parameter that nothing live reads has no edge.
 //!
 //! It knows no weight's value, no clock, no bandwidth, no file and no model.
 
-pub mod emit;
+mod emit;
 mod error;
-pub mod graph;
-pub mod ir;
-pub mod link;
+mod graph;
+mod ir;
+mod link;
 mod lower;
 #[cfg(test)]
 mod tests;
 
 pub use error::CompileError;
+pub use graph::{POSITION, SEAM};
 pub use link::{Seams, link};
+pub use lower::FORCED_IDS;
 
 use emit::{place, tiles, waits};
 use graph::Graph;

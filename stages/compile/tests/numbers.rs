@@ -4,7 +4,7 @@
 mod support;
 
 use mica_models::eval::{self, Tensor, evaluate};
-use mica_models::hir::Function;
+use mica_models::hir::{Dim, Dtype, Function};
 use mica_models::testing::{Broken, broken};
 use std::collections::BTreeMap;
 use support::{CAPACITY, Lcg, call, cosine, error, object, product, reals, tiny, weights};
@@ -61,73 +61,62 @@ fn agree(f: &Function, kind: &str, seed: u64, (edges, inputs): &Step) {
     }
 }
 
+/// Random inputs of a step after `ctx` tokens, as edges hold them.
+fn step(f: &Function, seed: u64, ctx: u64) -> Step {
+    let mut rng = Lcg(seed);
+    let (mut edges, mut inputs) = (BTreeMap::new(), BTreeMap::new());
+    for p in f.activations() {
+        let length = |d: &Dim| d.known().unwrap_or(ctx) as usize;
+        let shape: Vec<usize> = p.ty.shape.iter().map(length).collect();
+        let open = p.ty.known_shape().is_none();
+        let random = |rng: &mut Lcg, scale, bits| held(&rng.vector(shape.iter().product(), scale), bits);
+        let values = match p.ty.dtype {
+            _ if p.name == "hidden" => random(&mut rng, 2.0, fx),
+            Dtype::I64 => vec![ctx as f64],
+            Dtype::F32 => random(&mut rng, 0.3, f32),
+            Dtype::BF16 | Dtype::F16 => random(&mut rng, 1.2, f16),
+        };
+        let tensor = match p.ty.dtype {
+            Dtype::I64 => Tensor::scalar(ctx as i64),
+            _ => Tensor::f64(&shape, values.clone()),
+        };
+        let edge = if open { cache_edge(&values, &shape) } else { values };
+        edges.insert(format!("{}.in", p.name), edge);
+        inputs.insert(p.name.clone(), tensor);
+    }
+    (edges, inputs)
+}
+
+/// The rows of each head at the compiled stride; beyond what is cached an edge may hold anything, even
+/// what is no number.
+fn cache_edge(values: &[f64], shape: &[usize]) -> Vec<f64> {
+    let (rows, stride) = (shape[1] * shape[2], CAPACITY as usize * shape[2]);
+    let mut edge = vec![f64::NAN; shape[0] * stride];
+    for h in 0..shape[0] {
+        edge[h * stride..][..rows].copy_from_slice(&values[h * rows..][..rows]);
+    }
+    edge
+}
+
 #[test]
 fn embedding() {
     let f = tiny().embed;
     for token in [0, 1, 2047] {
-        let edges = BTreeMap::from([("token.in".into(), vec![f64::from(token)])]);
-        let inputs = BTreeMap::from([("token".into(), Tensor::scalar(token.into()))]);
-        agree(&f, "embed", 1, &(edges, inputs));
+        agree(&f, "embed", 1, &step(&f, 1, token));
     }
 }
 
 #[test]
 fn head() {
     let f = tiny().head;
-    let hidden = held(&Lcg(7).vector(128, 3.0), fx);
-    let edges = BTreeMap::from([("hidden.in".into(), hidden.clone())]);
-    let inputs = BTreeMap::from([("hidden".into(), Tensor::f64(&[128], hidden))]);
-    agree(&f, "head", 2, &(edges, inputs));
-}
-
-/// The edges and inputs of a step of the linear attention layer.
-fn linear_step(seed: u64) -> Step {
-    let mut rng = Lcg(seed);
-    let hidden = held(&rng.vector(128, 2.0), fx);
-    let conv = held(&rng.vector(3 * 256, 1.0), f16);
-    let state = held(&rng.vector(4 * 32 * 32, 0.3), f32);
-    let edges = BTreeMap::from([
-        ("hidden.in".into(), hidden.clone()),
-        ("conv_state.in".into(), conv.clone()),
-        ("recurrent_state.in".into(), state.clone()),
-    ]);
-    let inputs = BTreeMap::from([
-        ("hidden".into(), Tensor::f64(&[128], hidden)),
-        ("conv_state".into(), Tensor::f64(&[3, 256], conv)),
-        ("recurrent_state".into(), Tensor::f64(&[4, 32, 32], state)),
-    ]);
-    (edges, inputs)
-}
-
-/// The edges and inputs of a step of the full attention layer after `ctx` tokens.
-fn full_step(ctx: usize) -> Step {
-    let (heads, d) = (2, 64);
-    let mut rng = Lcg(ctx as u64);
-    let hidden = held(&rng.vector(128, 2.0), fx);
-    let mut edges =
-        BTreeMap::from([("hidden.in".into(), hidden.clone()), ("pos.in".into(), vec![ctx as f64])]);
-    let mut inputs = BTreeMap::from([
-        ("hidden".into(), Tensor::f64(&[128], hidden)),
-        ("pos".into(), Tensor::scalar(ctx as i64)),
-    ]);
-    for name in ["k_cache", "v_cache"] {
-        let rows = held(&rng.vector(heads * ctx * d, 1.5), f16);
-        // beyond what is cached an edge may hold anything, even what is no number
-        let mut edge = vec![f64::NAN; heads * CAPACITY as usize * d];
-        for h in 0..heads {
-            edge[h * CAPACITY as usize * d..][..ctx * d].copy_from_slice(&rows[h * ctx * d..][..ctx * d]);
-        }
-        edges.insert(format!("{name}.in"), edge);
-        inputs.insert(name.into(), Tensor::f64(&[heads, ctx, d], rows));
-    }
-    (edges, inputs)
+    agree(&f, "head", 2, &step(&f, 7, 0));
 }
 
 #[test]
 fn linear_attention() {
     let f = &tiny().kinds[0].function;
     for seed in 0..3 {
-        agree(f, "linear_attention", seed + 10, &linear_step(seed));
+        agree(f, "linear_attention", seed + 10, &step(f, seed, 0));
     }
 }
 
@@ -135,7 +124,31 @@ fn linear_attention() {
 fn full_attention() {
     let f = &tiny().kinds[1].function;
     for ctx in [0, 1, 127, 128, 129, 256] {
-        agree(f, "full_attention", 20 + ctx as u64, &full_step(ctx));
+        agree(f, "full_attention", 20 + ctx, &step(f, ctx, ctx));
+    }
+}
+
+/// No dimension is a power of two or a multiple of a tile.
+#[test]
+fn odd_dimensions() {
+    let odd = support::describe(
+        r#"{
+        "model_type": "qwen3_5_moe_text", "vocab_size": 101, "hidden_size": 72,
+        "num_hidden_layers": 2, "num_attention_heads": 9, "num_key_value_heads": 3, "head_dim": 24,
+        "linear_num_key_heads": 3, "linear_num_value_heads": 9, "linear_key_head_dim": 20,
+        "linear_value_head_dim": 12, "linear_conv_kernel_dim": 3, "num_experts": 11,
+        "num_experts_per_tok": 3, "moe_intermediate_size": 40, "shared_expert_intermediate_size": 56,
+        "rms_norm_eps": 1e-6, "hidden_act": "silu", "tie_word_embeddings": false,
+        "attention_bias": false, "attn_output_gate": true, "full_attention_interval": 2,
+        "max_position_embeddings": 512, "layer_types": ["linear_attention", "full_attention"],
+        "rope_parameters": {"rope_type": "default", "rope_theta": 10000,
+            "partial_rotary_factor": 0.5, "mrope_section": [2, 2, 2], "mrope_interleaved": true}
+    }"#,
+    );
+    agree(&odd.embed, "embed", 5, &step(&odd.embed, 5, 99));
+    agree(&odd.head, "head", 5, &step(&odd.head, 5, 0));
+    for kind in &odd.kinds {
+        agree(&kind.function, &kind.name, 6, &step(&kind.function, 6, 200));
     }
 }
 
@@ -145,7 +158,8 @@ fn broken_variants() {
     for what in Broken::ALL {
         let stack = broken(&tiny(), what).unwrap();
         println!("{what:?}");
-        agree(&stack.kinds[0].function, "linear_attention", 3, &linear_step(3));
-        agree(&stack.kinds[1].function, "full_attention", 4, &full_step(130));
+        for kind in &stack.kinds {
+            agree(&kind.function, &kind.name, 3, &step(&kind.function, 3, 130));
+        }
     }
 }

@@ -174,7 +174,7 @@ fn the_position_is_known() {
                 loop -, s16, body=1
                 vun.neg t0, t0";
     let mut k = kernel(text, 8, 4, 0);
-    k.entries[0].name = "pos".into();
+    k.entries[0].name = "pos.in".into();
     let rates = Rates { bus_bytes: 32, clock_mhz: 1000 };
     let at = |position| {
         let product = Product::named("qb1").unwrap();

@@ -20,11 +20,10 @@ pub(super) fn infer(x: &[&Type]) -> Result<Type, String> {
 }
 
 pub(super) fn cost(operands: &[Type]) -> Cost {
-    // `s` is runtime data: what bounds the window is the length of `new`. Where that is open (it then
-    // counts as nothing), the bound is the whole tensor.
-    let rows = match bytes(&operands[1]) {
-        0 => bytes(&operands[0]),
-        n => n.min(bytes(&operands[0])),
+    // `s` is runtime data: what bounds the window is the length of `new`. Where that is open, nothing does.
+    let rows = match operands[1].known_shape() {
+        Some(_) => bytes(&operands[1]).min(bytes(&operands[0])),
+        None => bytes(&operands[0]),
     };
     Cost { flops: 0, read: rows, written: rows }
 }

@@ -14,7 +14,7 @@ pub mod rope;
 use super::cost::Cost;
 use super::op::Op;
 use super::types::Type;
-use crate::eval::Tensor;
+use crate::eval::{Angles, Tensor};
 
 /// Result types from operand types (of a tuple operand, all its elements'), or what was expected.
 pub(crate) fn infer(op: &Op, operands: &[Vec<Type>]) -> Result<Vec<Type>, String> {
@@ -48,7 +48,7 @@ fn infer_one(op: &Op, x: &[&Type]) -> Result<Type, String> {
     }
 }
 
-/// Cost from operand and result types whose dimensions are closed.
+/// Cost from operand and result types; a dimension that is still open counts as its smallest.
 pub(crate) fn cost(op: &Op, operands: &[Type], results: &[Type]) -> Cost {
     match op {
         Op::MatMul => matmul::cost(operands, results),
@@ -72,6 +72,8 @@ pub(crate) struct Mode<'a> {
     pub round: bool,
     /// Indices that every `Op::TopK` takes instead of choosing.
     pub forced_ids: Option<&'a [i64]>,
+    /// What `Op::Rope` turns by.
+    pub angles: Angles<'a>,
 }
 
 /// The value of an operation on operands that fit its shape rule; `shape` is the result's (the first
@@ -83,7 +85,7 @@ pub(crate) fn evaluate(op: &Op, x: &[&Tensor], shape: &[usize], mode: &Mode) -> 
     let one = match op {
         Op::MatMul => matmul::evaluate(x[0], x[1]),
         Op::Reduce { .. } | Op::RmsNorm { .. } | Op::Softmax { .. } => reduce::evaluate(op, x, shape),
-        Op::Rope { rotary, theta } => rope::evaluate(*rotary as usize, *theta, x[0], x[1]),
+        Op::Rope { rotary, theta } => rope::evaluate(*rotary as usize, *theta, x[0], x[1], mode.angles)?,
         Op::TopK { k } => return index::evaluate_topk(*k as usize, x[0], mode.forced_ids),
         Op::IndexSelect => return index::evaluate_select(x[0], x[1]).map(|t| vec![t]),
         Op::Concat { .. }

@@ -1,11 +1,11 @@
 //! Rotary position embedding.
 //!
 //! The first `R` elements of the last axis rotate in half-split pairs (j, j + R/2) by the angle
-//! position · theta^(−2j/R); the others pass through. Angles are float64; the published implementation
-//! takes them in float32.
+//! position · theta^(−2j/R); the others pass through. In which precision the angles are taken is the
+//! evaluation's choice (`crate::eval::Angles`).
 
 use super::{binary, float};
-use crate::eval::Tensor;
+use crate::eval::{Angles, Tensor};
 use crate::hir::cost::{Cost, bytes, elements};
 use crate::hir::types::{Dtype, Type};
 
@@ -34,15 +34,15 @@ pub(super) fn cost(rotary: u64, operands: &[Type], results: &[Type]) -> Cost {
     }
 }
 
-pub(super) fn evaluate(rotary: usize, theta: f64, x: &Tensor, position: &Tensor) -> Tensor {
-    let position = position.integers()[0] as f64;
+pub(super) fn evaluate(
+    rotary: usize,
+    theta: f64,
+    x: &Tensor,
+    position: &Tensor,
+    angles: Angles,
+) -> Result<Tensor, String> {
+    let turns = angles.turns(rotary, theta, position.integers()[0])?;
     let half = rotary / 2;
-    let turns: Vec<(f64, f64)> = (0..half)
-        .map(|j| {
-            let angle = position * libm::pow(theta, -(2.0 * j as f64) / rotary as f64);
-            (libm::cos(angle), libm::sin(angle))
-        })
-        .collect();
     let mut out = x.reals().to_vec();
     let d = x.shape[x.shape.len() - 1];
     for head in out.chunks_mut(d.max(1)) {
@@ -52,5 +52,5 @@ pub(super) fn evaluate(rotary: usize, theta: f64, x: &Tensor, position: &Tensor)
             head[j + half] = b * cos + a * sin;
         }
     }
-    Tensor::f64(&x.shape, out)
+    Ok(Tensor::f64(&x.shape, out))
 }

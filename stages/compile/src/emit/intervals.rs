@@ -38,11 +38,6 @@ impl Intervals {
     pub fn last(&self, from: u64, to: u64) -> Option<u64> {
         self.ranges.range(..to).rev().take_while(|(_, (end, _))| *end > from).map(|(_, (_, n))| *n).max()
     }
-
-    /// Forgets everything.
-    pub fn clear(&mut self) {
-        self.ranges.clear();
-    }
 }
 
 #[cfg(test)]

@@ -103,10 +103,6 @@ impl<'f> Graph<'f> {
     pub fn param(&self, v: ValueId) -> Option<&'f Param> {
         self.f.param(self.root(v))
     }
-    /// The index of the parameter behind a value.
-    pub fn param_index(&self, v: ValueId) -> Option<usize> {
-        self.param(v).map(|_| self.root(v).0 as usize)
-    }
     /// Whether the value is read or leaves.
     pub fn live(&self, v: ValueId) -> bool {
         !self.users(v).is_empty() || !self.exports(v).is_empty()

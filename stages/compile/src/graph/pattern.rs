@@ -80,14 +80,6 @@ impl Rules {
     pub fn rule(&self, v: ValueId) -> &Rule {
         &self.of[v.0 as usize]
     }
-    /// One line a live node.
-    pub fn text(&self, g: &Graph) -> String {
-        let mut text = String::new();
-        for (v, node) in g.live_nodes() {
-            text += &format!("%{} {}: {}\n", v.0, node.op.name(), self.rule(v));
-        }
-        text
-    }
 }
 
 fn concat_rows(g: &Graph, v: ValueId) -> bool {

@@ -1,6 +1,6 @@
 //! Between external memory, L2 and LRM: edges, the seam, and weights that are plain vectors.
 
-use super::{Lower, Tensor, Value};
+use super::{FORCED_IDS, Lower, Tensor, Value};
 use crate::error::CompileError;
 use crate::graph::{POSITION, SEAM};
 use crate::ir::build::{self, Place};
@@ -29,9 +29,6 @@ pub(super) fn edge_out(name: &str) -> String {
     format!("{name}.out")
 }
 
-/// The edge of indices that replace the chosen ones.
-pub(super) const FORCED: &str = "forced_ids.in";
-
 impl Lower<'_> {
     /// Declares the edges, loads the scalar parameters; the bytes of the seam.
     pub(super) fn open(&mut self) -> Result<u64, CompileError> {
@@ -59,12 +56,12 @@ impl Lower<'_> {
         }
         for (v, node) in self.g.live_nodes() {
             if let Op::TopK { k } = node.op {
-                if self.edges.iter().any(|e| e.name == FORCED) {
+                if self.edges.iter().any(|e| e.name == FORCED_IDS) {
                     return Err(self
                         .g
                         .unsupported(v, "a part chooses once: there is one edge of forced ids"));
                 }
-                self.declare(FORCED, Direction::In, Format::I32, vec![k]);
+                self.declare(FORCED_IDS, Direction::In, Format::I32, vec![k]);
             }
         }
         for (name, v) in &self.g.f.results {

@@ -33,6 +33,9 @@ use mica_device::segment::SegmentPlan;
 use mica_models::hir::{Node, Op, ValueId};
 use tensor::Tensor;
 
+/// The edge of indices that replace the chosen ones, I32 `[k]`; the first negative: choose freely.
+pub const FORCED_IDS: &str = "forced_ids.in";
+
 /// First scratch scalar; below it are the constants' base and the entry pointers.
 const SCRATCH: u8 = 16;
 

@@ -1,7 +1,6 @@
 //! The choice of the k largest, and its results.
 
-use super::memory::FORCED;
-use super::{Lower, Tensor, Value};
+use super::{FORCED_IDS, Lower, Tensor, Value};
 use crate::error::CompileError;
 use crate::ir::build::{self, Place};
 use mica_device::format::Format;
@@ -16,7 +15,7 @@ impl Lower<'_> {
         if x.count() != x.last() {
             return Err(self.g.unsupported(v, "the choice is among one row"));
         }
-        let place = Place::new(Symbol::Edge(FORCED.into()), 0);
+        let place = Place::new(Symbol::Edge(FORCED_IDS.into()), 0);
         let span = self.fetch(&place, k * Format::I32.bytes());
         let forced = self.load(span, Format::I32, &[k]);
         let mut shape = x.shape.clone();

@@ -60,10 +60,10 @@ fn transfers_run_ahead_as_far_as_l2_allows() {
     distinct.dedup();
     // the seam of no bytes shares the first address
     assert_eq!(distinct.len(), p.l2.len() - 1, "nothing has to wait for room");
-    let narrow = place::l2(&p, 1 << 19).unwrap();
-    assert!(narrow.peak <= 1 << 19);
-    let refused = place::l2(&p, 1 << 17).unwrap_err();
-    assert!(refused.need > 1 << 17);
+    let narrow = place::l2(&p, 1 << 20).unwrap();
+    assert!(narrow.peak <= 1 << 20);
+    let refused = place::l2(&p, 1 << 19).unwrap_err();
+    assert!(refused.need > 1 << 19);
 }
 
 fn program(f: &Function) -> Vec<Instr> {

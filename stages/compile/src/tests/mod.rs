@@ -11,7 +11,7 @@ use mica_device::format::Format;
 use mica_device::layout::{MatrixFormat, Scaling, WeightFormat};
 use mica_device::product::Product;
 use mica_device::segment::{SegmentPlan, Storage};
-use mica_models::hir::{Builder, Dtype, Function, HirError, ParamKind, Type, ValueId};
+use mica_models::hir::{Builder, Dtype, Function, HirError, Node, ParamKind, Type, ValueId};
 
 /// A function built by `body`, whose last value is the result `y`.
 fn function(body: impl FnOnce(&mut Builder) -> Result<ValueId, HirError>) -> Function {
@@ -63,8 +63,10 @@ fn ir(f: &Function) -> String {
     }
 }
 
-/// The rules that the function's nodes are lowered by.
+/// The rules that the function's nodes are lowered by, one line a live node.
 fn rules(f: &Function) -> String {
     let g = Graph::new(f, &options(f).exports).unwrap();
-    Rules::find(&g).text(&g)
+    let rules = Rules::find(&g);
+    let line = |(v, n): (ValueId, &Node)| format!("%{} {}: {}\n", v.0, n.op.name(), rules.rule(v));
+    g.live_nodes().map(line).collect()
 }

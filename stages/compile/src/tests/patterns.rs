@@ -21,32 +21,36 @@ fn convolution() -> Function {
 
 #[test]
 fn a_window_of_rows_is_never_whole() {
-    insta::assert_snapshot!(rules(&convolution()), @"%3 reshape: by its op
-%4 concat: by its op
-%5 slice: rows of %4 from 1 leave
-%6 mul: inside a pattern
-%7 reduce: column dot of rows %4 by %2");
-    insta::assert_snapshot!(ir(&convolution()), @"dld s0,@1[128] x.in+0
-ldt.f16 %0:f32[1x64],@1[128]
-opb %0:f32[1x64]
-dld s0,@2[256] state.in+0
-dst s0,@2+128[128] state.out+0
-stt.f16 %0:f32[1x64],@3[128]
-dst s0,@3[128] state.out+128
-ldt.f16 %1:f32[1x64],@2[128]
-dld s0,@4[768] constants+0
-ldt.f32 %2:f32[1x64],@4[256]
-vbin.mul.same %3:f32[1x64],%1:f32[1x64],%2:f32[1x64]
-ldt.f16 %4:f32[1x64],@2+128[128]
-ldt.f32 %5:f32[1x64],@4+256[256]
-vbin.mul.same %6:f32[1x64],%4:f32[1x64],%5:f32[1x64]
-vbin.add.same %7:f32[1x64],%3:f32[1x64],%6:f32[1x64]
-ldt.f32 %8:f32[1x64],@4+512[256]
-vbin.mul.same %9:f32[1x64],%0:f32[1x64],%8:f32[1x64]
-vbin.add.same %10:f32[1x64],%7:f32[1x64],%9:f32[1x64]
-opb %10:f32[1x64]
-stt.f16 %10:f32[1x64],@5[128]
-dst s0,@5[128] y.out+0");
+    insta::assert_snapshot!(rules(&convolution()), @"
+    %3 reshape: by its op
+    %4 concat: by its op
+    %5 slice: rows of %4 from 1 leave
+    %6 mul: inside a pattern
+    %7 reduce: column dot of rows %4 by %2
+    ");
+    insta::assert_snapshot!(ir(&convolution()), @"
+    dld s0,@1[128] x.in+0
+    ldt.f16 %0:f32[1x64],@1[128]
+    opb %0:f32[1x64]
+    dld s0,@2[256] state.in+0
+    dst s0,@2+128[128] state.out+0
+    stt.f16 %0:f32[1x64],@3[128]
+    dst s0,@3[128] state.out+128
+    ldt.f16 %1:f32[1x64],@2[128]
+    dld s0,@4[768] constants+0
+    ldt.f32 %2:f32[1x64],@4[256]
+    vbin.mul.same %3:f32[1x64],%1:f32[1x64],%2:f32[1x64]
+    ldt.f16 %4:f32[1x64],@2+128[128]
+    ldt.f32 %5:f32[1x64],@4+256[256]
+    vbin.mul.same %6:f32[1x64],%4:f32[1x64],%5:f32[1x64]
+    vbin.add.same %7:f32[1x64],%3:f32[1x64],%6:f32[1x64]
+    ldt.f32 %8:f32[1x64],@4+512[256]
+    vbin.mul.same %9:f32[1x64],%0:f32[1x64],%8:f32[1x64]
+    vbin.add.same %10:f32[1x64],%7:f32[1x64],%9:f32[1x64]
+    opb %10:f32[1x64]
+    stt.f16 %10:f32[1x64],@5[128]
+    dst s0,@5[128] y.out+0
+    ");
 }
 
 /// One step of a recurrence on two matrices.
@@ -72,43 +76,47 @@ fn recurrence() -> Function {
 
 #[test]
 fn a_state_runs_head_by_head() {
-    insta::assert_snapshot!(rules(&recurrence()), @"%3 reshape: by its op
-%4 reshape: by its op
-%5 matmul: once a head, region 0
-%6 reshape: by its op
-%7 sub: once a head, region 0
-%8 silu: once a head, region 0
-%9 matmul: once a head, region 0
-%10 add: once a head, region 0
-%11 matmul: once a head, region 0
-%12 reshape: by its op");
-    insta::assert_snapshot!(ir(&recurrence()), @"dld s0,@1[64] k.in+0
-ldt.f32 %0:f32[2x8],@1[64]
-opb %0:f32[2x8]
-dld s0,@2[128] v.in+0
-ldt.f32 %1:f32[2x16],@2[128]
-opb %1:f32[2x16]
-dld s0,@3[512] s.in+0
-ldt.f32 %3:f32[8x16],@3[512]
-dld s0,@4[512] s.in+512
-ldt.f32 %4:f32[8x16],@4[512]
-tmvt %5:f32[1x16],%3:f32[8x16],%0:f32[1x8]
-vbin.sub.same %6:f32[1x16],%1:f32[1x16],%5:f32[1x16]
-vun.silu %7:f32[1x16],%6:f32[1x16]
-tout %8:f32[8x16],%3:f32[8x16],%0:f32[1x8],%7:f32[1x16]
-stt.f32 %8:f32[8x16],@5[512]
-dst s0,@5[512] s.out+0
-tmvt %2:f32[1x16],%8:f32[8x16],%0:f32[1x8]
-tmvt %9:f32[1x16],%4:f32[8x16],%0+32:f32[1x8]
-vbin.sub.same %10:f32[1x16],%1+64:f32[1x16],%9:f32[1x16]
-vun.silu %11:f32[1x16],%10:f32[1x16]
-tout %12:f32[8x16],%4:f32[8x16],%0+32:f32[1x8],%11:f32[1x16]
-stt.f32 %12:f32[8x16],@6[512]
-dst s0,@6[512] s.out+512
-tmvt %2+64:f32[1x16],%12:f32[8x16],%0+32:f32[1x8]
-opb %2:f32[2x16]
-stt.f32 %2:f32[2x16],@7[128]
-dst s0,@7[128] y.out+0");
+    insta::assert_snapshot!(rules(&recurrence()), @"
+    %3 reshape: by its op
+    %4 reshape: by its op
+    %5 matmul: once a head, region 0
+    %6 reshape: by its op
+    %7 sub: once a head, region 0
+    %8 silu: once a head, region 0
+    %9 matmul: once a head, region 0
+    %10 add: once a head, region 0
+    %11 matmul: once a head, region 0
+    %12 reshape: by its op
+    ");
+    insta::assert_snapshot!(ir(&recurrence()), @"
+    dld s0,@1[64] k.in+0
+    ldt.f32 %0:f32[2x8],@1[64]
+    opb %0:f32[2x8]
+    dld s0,@2[128] v.in+0
+    ldt.f32 %1:f32[2x16],@2[128]
+    opb %1:f32[2x16]
+    dld s0,@3[512] s.in+0
+    dld s0,@4[512] s.in+512
+    ldt.f32 %3:f32[8x16],@3[512]
+    ldt.f32 %4:f32[8x16],@4[512]
+    tmvt %5:f32[1x16],%3:f32[8x16],%0:f32[1x8]
+    vbin.sub.same %6:f32[1x16],%1:f32[1x16],%5:f32[1x16]
+    vun.silu %7:f32[1x16],%6:f32[1x16]
+    tout %8:f32[8x16],%3:f32[8x16],%0:f32[1x8],%7:f32[1x16]
+    stt.f32 %8:f32[8x16],@5[512]
+    dst s0,@5[512] s.out+0
+    tmvt %2:f32[1x16],%8:f32[8x16],%0:f32[1x8]
+    tmvt %9:f32[1x16],%4:f32[8x16],%0+32:f32[1x8]
+    vbin.sub.same %10:f32[1x16],%1+64:f32[1x16],%9:f32[1x16]
+    vun.silu %11:f32[1x16],%10:f32[1x16]
+    tout %12:f32[8x16],%4:f32[8x16],%0+32:f32[1x8],%11:f32[1x16]
+    stt.f32 %12:f32[8x16],@6[512]
+    dst s0,@6[512] s.out+512
+    tmvt %2+64:f32[1x16],%12:f32[8x16],%0+32:f32[1x8]
+    opb %2:f32[2x16]
+    stt.f32 %2:f32[2x16],@7[128]
+    dst s0,@7[128] y.out+0
+    ");
 }
 
 fn attention() -> Function {
@@ -139,82 +147,86 @@ fn attention() -> Function {
 
 #[test]
 fn attention_walks_the_cache_in_blocks() {
-    insta::assert_snapshot!(rules(&attention()), @"%6 rope: by its op
-%7 reshape: by its op
-%9 concat: inside a pattern
-%10 concat: inside a pattern
-%11 transpose: inside a pattern
-%12 matmul: inside a pattern
-%13 full_like: inside a pattern
-%14 mul: inside a pattern
-%16 softmax: inside a pattern
-%18 matmul: attention of %7 over cache %2 %3 and own %4 %5, scale Some(0.25)");
-    insta::assert_snapshot!(ir(&attention()), @"sld s16,s0 pos.in+0
-dld s0,@1[128] q.in+0
-ldt.f32 %0:f32[2x16],@1[128]
-dld s0,@2[8] literals+0
-ldt.f32 %1:f32[1x2],@2[8]
-vsincos %2:f32[1x2],%3:f32[1x2],%1:f32[1x2],s16
-vrot %4:f32[2x16],%0:f32[2x16],%2:f32[1x2],%3:f32[1x2] 4
-opb %4:f32[2x16]
-dld s0,@3[32] k.in+0
-ldt.f16 %5:f32[1x16],@3[32]
-dld s0,@4[32] v.in+0
-ldt.f16 %6:f32[1x16],@4[32]
-vun.cvt %7:f16[1x16],%5:f32[1x16]
-vun.cvt %8:f16[1x16],%6:f32[1x16]
-tmv %9:f32[1x1],%7:f16[1x16],%4:f32[1x16]
-vun.cvt %10:f32[1x16],%8:f16[1x16]
-tmv %9+4:f32[1x1],%7:f16[1x16],%4+64:f32[1x16]
-vun.cvt %10+64:f32[1x16],%8:f16[1x16]
-vbini.mul %9:f32[1x2],%9:f32[1x2],0.25
-vbin.sub.same %11:f32[1x2],%9:f32[1x2],%9:f32[1x2]
-vun.exp %11:f32[1x2],%11:f32[1x2]
-salu.add s17,s16,127
-salu.shr s17,s17,7
-fence
-loop s17,s18
-  salu.shl s19,s18,7
-  salu.sub s20,s16,s19
-  salu.min s20,s20,128
-  salu.mul s19,s19,32
-  salu.mul s21,s20,32
-  dld s0,s19,s21,@5[4096] k_cache.in+0
-  dld s0,s19,s21,@6[4096] v_cache.in+0
-  ldt.f16 %12:f16[s20<=128x16],@5[4096]
-  ldt.f16 %13:f16[s20<=128x16],@6[4096]
-  tmv %14:f32[s20<=128x1],%12:f16[s20<=128x16],%4:f32[1x16]
-  vbini.mul %14:f32[s20<=128x1],%14:f32[s20<=128x1],0.25
-  red.max.cols %15:f32[1x1],%14:f32[s20<=128x1]
-  vbin.max.same %15:f32[1x1],%15:f32[1x1],%9:f32[1x1]
-  vbin.sub.same %16:f32[1x1],%9:f32[1x1],%15:f32[1x1]
-  vun.exp %16:f32[1x1],%16:f32[1x1]
-  vbin.sub.cyclic %14:f32[s20<=128x1],%14:f32[s20<=128x1],%15:f32[1x1]
-  vun.exp %14:f32[s20<=128x1],%14:f32[s20<=128x1]
-  red.sum.cols %17:f32[1x1],%14:f32[s20<=128x1]
-  vbin.mul.same %11:f32[1x1],%11:f32[1x1],%16:f32[1x1]
-  vbin.add.same %11:f32[1x1],%11:f32[1x1],%17:f32[1x1]
-  vbin.mul.cyclic %10:f32[1x16],%10:f32[1x16],%16:f32[1x1]
-  tmvt.more %10:f32[1x16],%13:f16[s20<=128x16],%14:f32[s20<=128x1]
-  vun.cvt %9:f32[1x1],%15:f32[1x1]
-  tmv %18:f32[s20<=128x1],%12:f16[s20<=128x16],%4+64:f32[1x16]
-  vbini.mul %18:f32[s20<=128x1],%18:f32[s20<=128x1],0.25
-  red.max.cols %19:f32[1x1],%18:f32[s20<=128x1]
-  vbin.max.same %19:f32[1x1],%19:f32[1x1],%9+4:f32[1x1]
-  vbin.sub.same %20:f32[1x1],%9+4:f32[1x1],%19:f32[1x1]
-  vun.exp %20:f32[1x1],%20:f32[1x1]
-  vbin.sub.cyclic %18:f32[s20<=128x1],%18:f32[s20<=128x1],%19:f32[1x1]
-  vun.exp %18:f32[s20<=128x1],%18:f32[s20<=128x1]
-  red.sum.cols %21:f32[1x1],%18:f32[s20<=128x1]
-  vbin.mul.same %11+4:f32[1x1],%11+4:f32[1x1],%20:f32[1x1]
-  vbin.add.same %11+4:f32[1x1],%11+4:f32[1x1],%21:f32[1x1]
-  vbin.mul.cyclic %10+64:f32[1x16],%10+64:f32[1x16],%20:f32[1x1]
-  tmvt.more %10+64:f32[1x16],%13:f16[s20<=128x16],%18:f32[s20<=128x1]
-  vun.cvt %9+4:f32[1x1],%19:f32[1x1]
-  fence
-end
-vbin.div.stretch %22:f32[2x16],%10:f32[2x16],%11:f32[1x2]
-opb %22:f32[2x16]
-stt.f16 %22:f32[2x16],@7[64]
-dst s0,@7[64] o.out+0");
+    insta::assert_snapshot!(rules(&attention()), @"
+    %6 rope: by its op
+    %7 reshape: by its op
+    %9 concat: inside a pattern
+    %10 concat: inside a pattern
+    %11 transpose: inside a pattern
+    %12 matmul: inside a pattern
+    %13 full_like: inside a pattern
+    %14 mul: inside a pattern
+    %16 softmax: inside a pattern
+    %18 matmul: attention of %7 over cache %2 %3 and own %4 %5, scale Some(0.25)
+    ");
+    insta::assert_snapshot!(ir(&attention()), @"
+    sld s16,s0 pos.in+0
+    dld s0,@1[128] q.in+0
+    ldt.f32 %0:f32[2x16],@1[128]
+    dld s0,@2[8] literals+0
+    ldt.f32 %1:f32[1x2],@2[8]
+    vsincos %2:f32[1x2],%3:f32[1x2],%1:f32[1x2],s16
+    vrot %4:f32[2x16],%0:f32[2x16],%2:f32[1x2],%3:f32[1x2] 4
+    opb %4:f32[2x16]
+    dld s0,@3[32] k.in+0
+    ldt.f16 %5:f32[1x16],@3[32]
+    dld s0,@4[32] v.in+0
+    ldt.f16 %6:f32[1x16],@4[32]
+    vun.cvt %7:f16[1x16],%5:f32[1x16]
+    vun.cvt %8:f16[1x16],%6:f32[1x16]
+    tmv %9:f32[1x1],%7:f16[1x16],%4:f32[1x16]
+    vun.cvt %10:f32[1x16],%8:f16[1x16]
+    tmv %9+4:f32[1x1],%7:f16[1x16],%4+64:f32[1x16]
+    vun.cvt %10+64:f32[1x16],%8:f16[1x16]
+    vbini.mul %9:f32[1x2],%9:f32[1x2],0.25
+    vbin.sub.same %11:f32[1x2],%9:f32[1x2],%9:f32[1x2]
+    vun.exp %11:f32[1x2],%11:f32[1x2]
+    salu.add s17,s16,127
+    salu.shr s17,s17,7
+    fence
+    loop s17,s18
+      salu.shl s19,s18,7
+      salu.sub s20,s16,s19
+      salu.min s20,s20,128
+      salu.mul s19,s19,32
+      salu.mul s21,s20,32
+      dld s0,s19,s21,@5[4096] k_cache.in+0
+      dld s0,s19,s21,@6[4096] v_cache.in+0
+      ldt.f16 %12:f16[s20<=128x16],@5[4096]
+      ldt.f16 %13:f16[s20<=128x16],@6[4096]
+      tmv %14:f32[s20<=128x1],%12:f16[s20<=128x16],%4:f32[1x16]
+      vbini.mul %14:f32[s20<=128x1],%14:f32[s20<=128x1],0.25
+      red.max.cols %15:f32[1x1],%14:f32[s20<=128x1]
+      vbin.max.same %15:f32[1x1],%15:f32[1x1],%9:f32[1x1]
+      vbin.sub.same %16:f32[1x1],%9:f32[1x1],%15:f32[1x1]
+      vun.exp %16:f32[1x1],%16:f32[1x1]
+      vbin.sub.cyclic %14:f32[s20<=128x1],%14:f32[s20<=128x1],%15:f32[1x1]
+      vun.exp %14:f32[s20<=128x1],%14:f32[s20<=128x1]
+      red.sum.cols %17:f32[1x1],%14:f32[s20<=128x1]
+      vbin.mul.same %11:f32[1x1],%11:f32[1x1],%16:f32[1x1]
+      vbin.add.same %11:f32[1x1],%11:f32[1x1],%17:f32[1x1]
+      vbin.mul.cyclic %10:f32[1x16],%10:f32[1x16],%16:f32[1x1]
+      tmvt.more %10:f32[1x16],%13:f16[s20<=128x16],%14:f32[s20<=128x1]
+      vun.cvt %9:f32[1x1],%15:f32[1x1]
+      tmv %18:f32[s20<=128x1],%12:f16[s20<=128x16],%4+64:f32[1x16]
+      vbini.mul %18:f32[s20<=128x1],%18:f32[s20<=128x1],0.25
+      red.max.cols %19:f32[1x1],%18:f32[s20<=128x1]
+      vbin.max.same %19:f32[1x1],%19:f32[1x1],%9+4:f32[1x1]
+      vbin.sub.same %20:f32[1x1],%9+4:f32[1x1],%19:f32[1x1]
+      vun.exp %20:f32[1x1],%20:f32[1x1]
+      vbin.sub.cyclic %18:f32[s20<=128x1],%18:f32[s20<=128x1],%19:f32[1x1]
+      vun.exp %18:f32[s20<=128x1],%18:f32[s20<=128x1]
+      red.sum.cols %21:f32[1x1],%18:f32[s20<=128x1]
+      vbin.mul.same %11+4:f32[1x1],%11+4:f32[1x1],%20:f32[1x1]
+      vbin.add.same %11+4:f32[1x1],%11+4:f32[1x1],%21:f32[1x1]
+      vbin.mul.cyclic %10+64:f32[1x16],%10+64:f32[1x16],%20:f32[1x1]
+      tmvt.more %10+64:f32[1x16],%13:f16[s20<=128x16],%18:f32[s20<=128x1]
+      vun.cvt %9+4:f32[1x1],%19:f32[1x1]
+      fence
+    end
+    vbin.div.stretch %22:f32[2x16],%10:f32[2x16],%11:f32[1x2]
+    opb %22:f32[2x16]
+    stt.f16 %22:f32[2x16],@7[64]
+    dst s0,@7[64] o.out+0
+    ");
 }

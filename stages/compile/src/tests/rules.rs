@@ -13,21 +13,23 @@ fn matrices_share_one_broadcast() {
         let p = b.unary(Op::Silu, p)?;
         b.mul(p, q)
     });
-    insta::assert_snapshot!(ir(&f), @"dld s0,@1[128] x.in+0
-ldt.f32 %0:f32[1x32],@1[128]
-bct %1:f16[1x32],%0:f32[1x32]
-dld s0,@2[2880] constants+0
-matv.0x5 %2:f32[1x80],%1:f16[1x32],@2[2880] 80 rows, group 32
-opb %2:f32[1x80]
-dld s0,@3[2880] constants+2880
-matv.0x5 %3:f32[1x80],%1:f16[1x32],@3[2880] 80 rows, group 32
-opb %3:f32[1x80]
-vun.silu %4:f32[1x80],%2:f32[1x80]
-opb %4:f32[1x80]
-vbin.mul.same %5:f32[1x80],%4:f32[1x80],%3:f32[1x80]
-opb %5:f32[1x80]
-stt.f32 %5:f32[1x80],@4[320]
-dst s0,@4[320] y.out+0");
+    insta::assert_snapshot!(ir(&f), @"
+    dld s0,@1[128] x.in+0
+    ldt.f32 %0:f32[1x32],@1[128]
+    bct %1:f16[1x32],%0:f32[1x32]
+    dld s0,@2[2880] constants+0
+    matv.0x5 %2:f32[1x80],%1:f16[1x32],@2[2880] 80 rows, group 32
+    opb %2:f32[1x80]
+    dld s0,@3[2880] constants+2880
+    matv.0x5 %3:f32[1x80],%1:f16[1x32],@3[2880] 80 rows, group 32
+    opb %3:f32[1x80]
+    vun.silu %4:f32[1x80],%2:f32[1x80]
+    opb %4:f32[1x80]
+    vbin.mul.same %5:f32[1x80],%4:f32[1x80],%3:f32[1x80]
+    opb %5:f32[1x80]
+    stt.f32 %5:f32[1x80],@4[320]
+    dst s0,@4[320] y.out+0
+    ");
 }
 
 #[test]
@@ -37,17 +39,19 @@ fn a_product_that_only_leaves_is_never_whole() {
         let w = b.weight("w", f32s(&[128, 4096]));
         b.matmul(w, x)
     });
-    insta::assert_snapshot!(ir(&f), @"dld s0,@1[16384] x.in+0
-ldt.f32 %0:f32[1x4096],@1[16384]
-bct %1:f16[1x4096],%0:f32[1x4096]
-dld s0,@2[262400] constants+0
-matv.0x5 %2:f32[1x64],%1:f16[1x4096],@2[262400] 64 rows, group 4096
-stt.f32 %2:f32[1x64],@3[256]
-dst s0,@3[256] y.out+0
-dld s0,@4[262400] constants+262400
-matv.0x5 %3:f32[1x64],%1:f16[1x4096],@4[262400] 64 rows, group 4096
-stt.f32 %3:f32[1x64],@5[256]
-dst s0,@5[256] y.out+256");
+    insta::assert_snapshot!(ir(&f), @"
+    dld s0,@1[16384] x.in+0
+    ldt.f32 %0:f32[1x4096],@1[16384]
+    bct %1:f16[1x4096],%0:f32[1x4096]
+    dld s0,@2[262400] constants+0
+    dld s0,@3[262400] constants+262400
+    matv.0x5 %2:f32[1x64],%1:f16[1x4096],@2[262400] 64 rows, group 4096
+    stt.f32 %2:f32[1x64],@4[256]
+    dst s0,@4[256] y.out+0
+    matv.0x5 %3:f32[1x64],%1:f16[1x4096],@3[262400] 64 rows, group 4096
+    stt.f32 %3:f32[1x64],@5[256]
+    dst s0,@5[256] y.out+256
+    ");
 }
 
 #[test]
@@ -65,34 +69,36 @@ fn experts_are_fetched_by_index() {
         let y = b.reshape(y, &[2, 32])?;
         b.sum(y, 0, false)
     });
-    insta::assert_snapshot!(ir(&f), @"dld s0,@1[8] ids.in+0
-ldt.i32 %0:i32[1x2],@1[8]
-dld s0,@2[128] x.in+0
-ldt.f32 %1:f32[1x32],@2[128]
-bct %2:f16[1x32],%1:f32[1x32]
-sget s16,%0:i32[1x2] 0
-salu.mul s16,s16,1152
-dld s0,s16,@3[1152] constants+0
-matv.0x0 %3:f32[1x64],%2:f16[1x32],@3[1152] 64 rows, group 32
-sget s16,%0:i32[1x2] 1
-salu.mul s16,s16,1152
-dld s0,s16,@4[1152] constants+0
-matv.0x0 %3+256:f32[1x64],%2:f16[1x32],@4[1152] 64 rows, group 32
-opb %3:f32[2x64]
-bct %4:f16[1x128],%3:f32[1x128]
-sget s16,%0:i32[1x2] 0
-salu.mul s16,s16,1152
-dld s0,s16,@5[1152] constants+9216
-matv.0x0 %5:f32[1x32],%4:f16[1x64],@5[1152] 32 rows, group 32
-sget s16,%0:i32[1x2] 1
-salu.mul s16,s16,1152
-dld s0,s16,@6[1152] constants+9216
-matv.0x0 %5+128:f32[1x32],%4+128:f16[1x64],@6[1152] 32 rows, group 32
-opb %5:f32[64x1]
-red.sum.cols %6:f32[1x32],%5:f32[2x32]
-opb %6:f32[1x32]
-stt.f32 %6:f32[1x32],@7[128]
-dst s0,@7[128] y.out+0");
+    insta::assert_snapshot!(ir(&f), @"
+    dld s0,@1[8] ids.in+0
+    ldt.i32 %0:i32[1x2],@1[8]
+    dld s0,@2[128] x.in+0
+    ldt.f32 %1:f32[1x32],@2[128]
+    bct %2:f16[1x32],%1:f32[1x32]
+    sget s16,%0:i32[1x2] 0
+    salu.mul s16,s16,1152
+    dld s0,s16,@3[1152] constants+0
+    matv.0x0 %3:f32[1x64],%2:f16[1x32],@3[1152] 64 rows, group 32
+    sget s16,%0:i32[1x2] 1
+    salu.mul s16,s16,1152
+    dld s0,s16,@4[1152] constants+0
+    matv.0x0 %3+256:f32[1x64],%2:f16[1x32],@4[1152] 64 rows, group 32
+    opb %3:f32[2x64]
+    bct %4:f16[1x128],%3:f32[1x128]
+    sget s16,%0:i32[1x2] 0
+    salu.mul s16,s16,1152
+    dld s0,s16,@5[1152] constants+9216
+    matv.0x0 %5:f32[1x32],%4:f16[1x64],@5[1152] 32 rows, group 32
+    sget s16,%0:i32[1x2] 1
+    salu.mul s16,s16,1152
+    dld s0,s16,@6[1152] constants+9216
+    matv.0x0 %5+128:f32[1x32],%4+128:f16[1x64],@6[1152] 32 rows, group 32
+    opb %5:f32[64x1]
+    red.sum.cols %6:f32[1x32],%5:f32[2x32]
+    opb %6:f32[1x32]
+    stt.f32 %6:f32[1x32],@7[128]
+    dst s0,@7[128] y.out+0
+    ");
 }
 
 #[test]
@@ -108,25 +114,27 @@ fn the_residual_is_fixed_point_and_its_squares_are_exact() {
     let y = b.mul(y, sum).unwrap();
     let h = b.add(h, y).unwrap();
     b.result("hidden", h);
-    insta::assert_snapshot!(ir(&b.finish().unwrap()), @"dld s0,@1[256] constants+0
-ldt.f32 %0:f32[1x64],@1[256]
-vbini.add %1:f32[1x64],%0:f32[1x64],1.0
-opb %1:f32[1x64]
-ldt.fx32 %2:fx32[1x64],.20,@0[256]
-red.sumsq.rows %3:f32[1x1],%2:fx32[1x64]
-vbini.div %4:f32[1x1],%3:f32[1x1],64.0
-vbini.add %5:f32[1x1],%4:f32[1x1],1e-6
-vun.rsqrt %6:f32[1x1],%5:f32[1x1]
-vbin.mul.stretch %7:f32[1x64],%2:fx32[1x64],%6:f32[1x1]
-vbin.mul.cyclic %8:f32[1x64],%7:f32[1x64],%1:f32[1x64]
-opb %8:f32[1x64]
-red.sumsq.rows %9:f32[1x1],%2:fx32[1x64]
-opb %9:f32[1x1]
-vbin.mul.cyclic %10:f32[1x64],%8:f32[1x64],%9:f32[1x1]
-opb %10:f32[1x64]
-vbin.add.same %11:fx32[1x64],%2:fx32[1x64],%10:f32[1x64]
-opb %11:fx32[1x64]
-stt.fx32 %11:fx32[1x64],.20,@0[256]");
+    insta::assert_snapshot!(ir(&b.finish().unwrap()), @"
+    dld s0,@1[256] constants+0
+    ldt.f32 %0:f32[1x64],@1[256]
+    vbini.add %1:f32[1x64],%0:f32[1x64],1.0
+    opb %1:f32[1x64]
+    ldt.fx32 %2:fx32[1x64],.20,@0[256]
+    red.sumsq.rows %3:f32[1x1],%2:fx32[1x64]
+    vbini.div %4:f32[1x1],%3:f32[1x1],64.0
+    vbini.add %5:f32[1x1],%4:f32[1x1],1e-6
+    vun.rsqrt %6:f32[1x1],%5:f32[1x1]
+    vbin.mul.stretch %7:f32[1x64],%2:fx32[1x64],%6:f32[1x1]
+    vbin.mul.cyclic %8:f32[1x64],%7:f32[1x64],%1:f32[1x64]
+    opb %8:f32[1x64]
+    red.sumsq.rows %9:f32[1x1],%2:fx32[1x64]
+    opb %9:f32[1x1]
+    vbin.mul.cyclic %10:f32[1x64],%8:f32[1x64],%9:f32[1x1]
+    opb %10:f32[1x64]
+    vbin.add.same %11:fx32[1x64],%2:fx32[1x64],%10:f32[1x64]
+    opb %11:fx32[1x64]
+    stt.fx32 %11:fx32[1x64],.20,@0[256]
+    ");
 }
 
 #[test]
@@ -139,22 +147,24 @@ fn the_choice_can_be_forced() {
     let ids = b.op(Op::TupleGet { index: 1 }, &[top]).unwrap();
     b.result("values", values);
     b.result("ids", ids);
-    insta::assert_snapshot!(ir(&b.finish().unwrap()), @"dld s0,@1[64] x.in+0
-ldt.f32 %0:f32[1x16],@1[64]
-red.max.rows %1:f32[1x1],%0:f32[1x16]
-vbin.sub.stretch %2:f32[1x16],%0:f32[1x16],%1:f32[1x1]
-vun.exp %3:f32[1x16],%2:f32[1x16]
-red.sum.rows %4:f32[1x1],%3:f32[1x16]
-vbin.div.stretch %5:f32[1x16],%3:f32[1x16],%4:f32[1x1]
-opb %5:f32[1x16]
-dld s0,@2[16] forced_ids.in+0
-ldt.i32 %6:i32[1x4],@2[16]
-topk %7:i32[1x4],%8:f32[1x4],%5:f32[1x16],%6:i32[1x4] 4
-opb %8:f32[1x4]
-stt.f32 %8:f32[1x4],@3[16]
-dst s0,@3[16] values.out+0
-stt.i32 %7:i32[1x4],@4[16]
-dst s0,@4[16] ids.out+0");
+    insta::assert_snapshot!(ir(&b.finish().unwrap()), @"
+    dld s0,@1[64] x.in+0
+    ldt.f32 %0:f32[1x16],@1[64]
+    red.max.rows %1:f32[1x1],%0:f32[1x16]
+    vbin.sub.stretch %2:f32[1x16],%0:f32[1x16],%1:f32[1x1]
+    vun.exp %3:f32[1x16],%2:f32[1x16]
+    red.sum.rows %4:f32[1x1],%3:f32[1x16]
+    vbin.div.stretch %5:f32[1x16],%3:f32[1x16],%4:f32[1x1]
+    opb %5:f32[1x16]
+    dld s0,@2[16] forced_ids.in+0
+    ldt.i32 %6:i32[1x4],@2[16]
+    topk %7:i32[1x4],%8:f32[1x4],%5:f32[1x16],%6:i32[1x4] 4
+    opb %8:f32[1x4]
+    stt.f32 %8:f32[1x4],@3[16]
+    dst s0,@3[16] values.out+0
+    stt.i32 %7:i32[1x4],@4[16]
+    dst s0,@4[16] ids.out+0
+    ");
 }
 
 #[test]
@@ -165,16 +175,18 @@ fn heads_are_sliced_and_repeated() {
         let x = b.slice(x, 1, 16, 16)?;
         b.op(Op::RepeatInterleave { axis: 0, repeats: 2 }, &[x])
     });
-    insta::assert_snapshot!(ir(&f), @"dld s0,@1[256] x.in+0
-ldt.f32 %0:f32[1x64],@1[256]
-opb %0:f32[2x32]
-vmov %1:f32[2x16],%0:f32[2x32] to 0 from 16: 2 rows of 16, strides 16 from 32
-opb %1:f32[2x16]
-vmov %2:f32[4x16],%1:f32[2x16] to 0 from 0: 2 rows of 16, strides 32 from 16
-vmov %2:f32[4x16],%1:f32[2x16] to 16 from 0: 2 rows of 16, strides 32 from 16
-opb %2:f32[4x16]
-stt.f32 %2:f32[4x16],@2[256]
-dst s0,@2[256] y.out+0");
+    insta::assert_snapshot!(ir(&f), @"
+    dld s0,@1[256] x.in+0
+    ldt.f32 %0:f32[1x64],@1[256]
+    opb %0:f32[2x32]
+    vmov %1:f32[2x16],%0:f32[2x32] to 0 from 16: 2 rows of 16, strides 16 from 32
+    opb %1:f32[2x16]
+    vmov %2:f32[4x16],%1:f32[2x16] to 0 from 0: 2 rows of 16, strides 32 from 16
+    vmov %2:f32[4x16],%1:f32[2x16] to 16 from 0: 2 rows of 16, strides 32 from 16
+    opb %2:f32[4x16]
+    stt.f32 %2:f32[4x16],@2[256]
+    dst s0,@2[256] y.out+0
+    ");
 }
 
 #[test]

@@ -9,6 +9,7 @@
 
 mod branch;
 mod distribution;
+mod elements;
 mod equality;
 mod ranking;
 mod similarity;
@@ -16,6 +17,7 @@ mod similarity;
 pub use branch::Branching;
 pub(crate) use distribution::softmax;
 pub use distribution::{Divergence, Perplexity};
+pub use elements::{Elements, Places};
 pub use equality::Equality;
 pub use ranking::{Attainment, Choice, argmax};
 pub use similarity::{Scale, Similarity};

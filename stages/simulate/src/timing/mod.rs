@@ -25,7 +25,7 @@ use mica_device::tile::{Tile, register};
 pub use report::{Bound, Bytes, LayerReport, OpReport, Report, Share};
 use report::{Builder, Kind};
 
-/// The edge whose value the count knows.
+/// The edge whose value the count knows, with or without a direction behind a dot (`pos.in`).
 pub const POSITION_EDGE: &str = "pos";
 /// Instructions after which a count is given up.
 const BUDGET: u64 = 1 << 32;
@@ -33,7 +33,7 @@ const BUDGET: u64 = 1 << 32;
 /// What a count needs to know of a call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Inputs {
-    /// The value of the `pos` edge.
+    /// The value of the position's edge.
     pub position: u64,
 }
 
@@ -209,7 +209,9 @@ impl<'p> Walk<'p> {
                 let address = self.scalars[usize::from(i.r[1])].wrapping_add(i.z);
                 let register = (address >> BUFFER_SHIFT) as u8;
                 let position = self.program.entries().iter().any(|e| {
-                    e.register == register && e.direction == Direction::In && e.name == POSITION_EDGE
+                    e.register == register
+                        && e.direction == Direction::In
+                        && e.name.split('.').next() == Some(POSITION_EDGE)
                 });
                 self.scalars[usize::from(i.r[0])] = if position { self.position } else { 0 };
             }

@@ -1,0 +1,117 @@
+//! What a build starts from, as inputs of the database: deliveries as scanned, models as the workspace
+//! states them, field by field, so that a changed field asks only what reads it.
+
+// salsa's input macro makes functions that carry no docs of their own
+#![allow(missing_docs)]
+
+use mica_cache::{Digest, Stamp};
+use mica_device::product::{Product, Rates};
+use mica_fetch::{CaptureMap, RawConfig, TensorIndex};
+use mica_quantize::Recipe;
+use mica_score::Thresholds;
+use std::sync::Arc;
+
+/// Bumped to ask every action again.
+#[salsa::input(singleton)]
+pub struct Retry {
+    /// How often.
+    #[returns(copy)]
+    pub round: u32,
+}
+
+/// A delivery as scanned.
+#[salsa::input]
+pub struct DeliveryInput {
+    /// Its name in the workspace.
+    #[returns(ref)]
+    pub name: String,
+    /// Its tensors.
+    #[returns(ref)]
+    pub index: Arc<TensorIndex>,
+    /// Its files' stamps.
+    #[returns(ref)]
+    pub stamps: Arc<[Stamp]>,
+    /// Its configuration.
+    #[returns(ref)]
+    pub config: Arc<RawConfig>,
+    /// Its captures' tensors.
+    #[returns(ref)]
+    pub captures: Option<Arc<TensorIndex>>,
+    /// Digest of its tokenizer's file.
+    #[returns(copy)]
+    pub tokenizer: Option<Digest>,
+}
+
+/// What is known of a delivery's captures.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CaptureFacts {
+    /// Who made them and how; `same_weights` is for the plan to say.
+    pub source: mica_score::decode::Source,
+    /// What the run computed in.
+    pub precision: mica_score::decode::Precision,
+    /// Which name means what.
+    pub names: CaptureMap,
+}
+
+/// How a model is run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RunSettings {
+    /// Teacher-forced tokens; 0 where the captures have none.
+    pub tokens: u64,
+    /// Tokens of a block.
+    pub block: u64,
+    /// Rows of a K/V cache.
+    pub capacity: u64,
+    /// Tokens that the whole kernel runs.
+    pub whole_tokens: u64,
+}
+
+impl RunSettings {
+    /// First token and number of tokens of a block.
+    pub fn span(&self, block: usize) -> (u64, u64) {
+        let first = block as u64 * self.block;
+        (first, self.block.min(self.tokens - first))
+    }
+    /// Number of blocks.
+    pub fn blocks(&self) -> usize {
+        self.tokens.div_ceil(self.block) as usize
+    }
+}
+
+/// A model of the workspace.
+#[salsa::input]
+pub struct ModelInput {
+    /// Its name.
+    #[returns(ref)]
+    pub name: String,
+    /// Name of the authored description.
+    #[returns(ref)]
+    pub description: String,
+    /// Its delivery.
+    #[returns(copy)]
+    pub delivery: DeliveryInput,
+    /// Formats of its components.
+    #[returns(ref)]
+    pub recipe: Arc<Recipe>,
+    /// Whether NaN and infinity may pass.
+    #[returns(copy)]
+    pub allow_non_finite: bool,
+    /// What programs depend on.
+    #[returns(ref)]
+    pub product: Arc<Product>,
+    /// What only timing reads.
+    #[returns(ref)]
+    pub rates: Arc<Rates>,
+    /// Fraction bits of the residual stream.
+    #[returns(copy)]
+    pub frac: u8,
+    /// How it is run.
+    #[returns(ref)]
+    pub run: Arc<RunSettings>,
+    /// What is known of its captures.
+    #[returns(ref)]
+    pub captures: Option<Arc<CaptureFacts>>,
+    /// Bounds of its gates.
+    #[returns(ref)]
+    pub thresholds: Arc<Thresholds>,
+}
