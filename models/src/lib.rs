@@ -5,18 +5,25 @@
 
 pub mod analysis;
 pub mod decode;
+pub mod dims;
 pub mod error;
 pub mod eval;
+pub mod forest;
+pub mod generator;
 pub mod hir;
+pub mod inputs;
 pub mod naming;
+pub mod prepare;
 pub mod qwen3_5_moe;
 pub mod registry;
+pub mod select;
 pub mod stack;
-pub mod twin;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
+pub mod twin;
 
 pub use error::ModelError;
 pub use naming::{SourceForm, WeightSource, expert_name, sources};
-pub use registry::{describe, described, model_for};
+pub use registry::{Described, Shipped, describe, described, model_for};
+pub use select::{SelectError, Selection, select};
 pub use stack::{Facts, LayerKind, Part, Stack};

@@ -3,8 +3,9 @@
 
 mod common;
 
-use common::decode::{State, inner, step};
-use common::{Delivered, Score, Tensors, cache, conv_state, json, read, row, tiny_config};
+use common::decode::{inner, rows, step};
+use common::{Delivered, Score, Tensors, conv_state, json, read, row, tiny_config};
+use mica_models::decode::Carried;
 use mica_models::eval::Tensor;
 use mica_models::{Part, Stack, describe};
 use serde_json::{Map, Value};
@@ -74,7 +75,7 @@ fn router() {
     each("router", |_, stack, t, score| {
         let f = inner(stack, any_kind(stack), &["moe", "router"], "router");
         for i in 0..tokens(t) {
-            let got = step(&f, &weights(t), row(&t["input.hidden"], i), 0, &mut State::default()).results;
+            let got = step(&f, &weights(t), row(&t["input.hidden"], i), 0, &mut Carried::default()).results;
             score.check("logits", &got["router_logits"], &row(&t["output.logits"], i));
             score.check("indices", &got["expert_ids"], &row(&t["output.topk_indices"], i));
             score.check("weights", &got["weights"], &row(&t["output.topk_weights"], i));
@@ -89,7 +90,7 @@ fn moe() {
         let routed = inner(stack, any_kind(stack), &["moe"], "routed");
         let shared = inner(stack, any_kind(stack), &["moe"], "shared_expert");
         for i in 0..tokens(t) {
-            let run = |f| step(f, &weights(t), row(&t["input.hidden"], i), 0, &mut State::default());
+            let run = |f| step(f, &weights(t), row(&t["input.hidden"], i), 0, &mut Carried::default());
             let got = run(&block);
             let parts = [
                 ("mlp", &got.results["hidden"], "mlp:float_output"),
@@ -111,10 +112,10 @@ fn moe() {
 fn linear_mixer() {
     each("linear mixer", |_, stack, t, score| {
         let f = inner(stack, "linear_attention", &["mixer"], "linear_attention");
-        let mut state = State::start(&f);
+        let mut state = Carried::new(&f);
         if let (Some(conv), Some(s)) = (t.get("state_in.conv_state"), t.get("state_in.recurrent_state")) {
-            state.tensors.insert("conv_state".to_string(), conv_state(conv));
-            state.tensors.insert("recurrent_state".to_string(), s.clone());
+            state.seed("conv_state", conv_state(conv)).expect("a state");
+            state.seed("recurrent_state", s.clone()).expect("a state");
         }
         let labels = [
             ("linear_attn.in_proj_qkv:float_output", "in_proj_qkv"),
@@ -146,9 +147,10 @@ fn linear_mixer() {
 fn full_mixer() {
     each("full mixer", |_, stack, t, score| {
         let f = inner(stack, "full_attention", &["mixer"], "full_attention");
-        let mut state = State::default();
+        let mut state = Carried::new(&f);
         if let (Some(k), Some(v)) = (t.get("state_in.key_cache"), t.get("state_in.value_cache")) {
-            (state.k_rows, state.v_rows) = (State::rows(k), State::rows(v));
+            state.append("k_cache", &rows(k)).expect("a cache");
+            state.append("v_cache", &rows(v)).expect("a cache");
         }
         for i in 0..tokens(t) {
             let pos = t["input.positions"].as_i64().expect("positions")[i];
@@ -172,7 +174,7 @@ fn layers() {
         let layers = stack.layers.len();
         let functions: Vec<_> =
             (0..layers).map(|l| stack.function(Part::Layer(l)).expect("a layer")).collect();
-        let mut states: Vec<State> = functions.iter().map(|f| State::start(f)).collect();
+        let mut states: Vec<Carried> = functions.iter().map(|f| Carried::new(f)).collect();
         for i in 0..tokens(t) {
             let mut h = row(&t["input.hidden"], i);
             for (l, f) in functions.iter().enumerate() {
@@ -190,19 +192,19 @@ fn layers() {
         for (l, state) in states.iter().enumerate() {
             let p = format!("layers.{l}.");
             if let Some(want) = t.get(&format!("state_out.{p}recurrent_state")) {
-                score.check("state", &state.tensors["recurrent_state"], want);
+                score.check("state", &state.states["recurrent_state"], want);
                 let conv = conv_state(&t[&format!("state_out.{p}conv_state")]);
-                score.check("conv state", &state.tensors["conv_state"], &conv);
+                score.check("conv state", &state.states["conv_state"], &conv);
             }
             caches(t, &p, state, score);
         }
     });
 }
 
-fn caches(t: &Tensors, prefix: &str, state: &State, score: &mut Score) {
-    for (name, rows) in [("key_cache", &state.k_rows), ("value_cache", &state.v_rows)] {
+fn caches(t: &Tensors, prefix: &str, carried: &Carried, score: &mut Score) {
+    for (name, cache) in [("key_cache", "k_cache"), ("value_cache", "v_cache")] {
         if let Some(want) = t.get(&format!("state_out.{prefix}{name}")) {
-            score.check(name, &cache(rows, want.shape[0], want.shape[2]), want);
+            score.check(name, &carried.caches[cache].tensor(), want);
         }
     }
 }

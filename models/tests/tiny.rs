@@ -101,10 +101,10 @@ fn compare(captures: &Tensors, got: &Decoded) -> Score {
             }
         }
     }
-    for (l, state) in got.states.iter().enumerate().filter(|(_, s)| !s.k_rows.is_empty()) {
-        for (name, rows) in [("key_cache", &state.k_rows), ("value_cache", &state.v_rows)] {
+    for (l, carried) in got.carried.iter().enumerate() {
+        for (name, cache) in [("key_cache", "k_cache"), ("value_cache", "v_cache")] {
             if let Some(want) = captures.get(&format!("model.layers.{l}.self_attn:{name}")) {
-                score.check(name, &common::cache(rows, want.shape[0], want.shape[2]), want);
+                score.check(name, &carried.caches[cache].tensor(), want);
             }
         }
     }

@@ -59,6 +59,8 @@ pub enum Command {
         /// `link:MODEL.kernel` or `compile:MODEL.KIND`.
         target: String,
     },
+    /// Write a synthetic delivery at a model's published dimensions; prints the path of its workspace.
+    Synth(Synth),
     /// Look after the cache.
     Cache {
         /// What.
@@ -113,4 +115,47 @@ pub enum CacheCommand {
         #[arg(short = 'n', long)]
         dry_run: bool,
     },
+}
+
+/// What delivery to make up.
+#[derive(Debug, Args)]
+pub struct Synth {
+    /// Name of the described model.
+    pub model: String,
+    /// Layers.
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
+    pub layers: u16,
+    /// Folder to write, new or empty.
+    #[arg(long, value_name = "DIR")]
+    pub out: PathBuf,
+    /// What the weights are stored as.
+    #[arg(long, value_enum, default_value_t = SynthFormat::W4a16)]
+    pub format: SynthFormat,
+    /// Seed of all numbers.
+    #[arg(long, default_value_t = 10)]
+    pub seed: u64,
+    /// Rows of vocabulary [default: the published number].
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
+    pub vocab: Option<u32>,
+    /// Experts packed, two weights a byte (compressed-tensors), instead of in 8-bit containers.
+    #[arg(long)]
+    pub packed: bool,
+    /// Repeat the bytes of so many layers.
+    #[arg(long, value_name = "K", value_parser = clap::value_parser!(u16).range(1..))]
+    pub distinct_layers: Option<u16>,
+    /// Bytes of weights a file, for example 5000000000 [default: one file].
+    #[arg(long, value_name = "BYTES")]
+    pub shard_size: Option<u64>,
+    /// Tokens of the prompt.
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..))]
+    pub tokens: u16,
+}
+
+/// What the weights of a synthetic delivery are stored as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum SynthFormat {
+    /// Experts of 4 bits, projections, embedding and head of 8, with scales.
+    W4a16,
+    /// bfloat16, as published.
+    Bf16,
 }

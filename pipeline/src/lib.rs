@@ -18,5 +18,6 @@ pub mod progress;
 pub mod queries;
 pub mod schedule;
 pub mod session;
+pub mod synth;
 pub mod targets;
 pub mod workspace;

@@ -159,5 +159,12 @@ fn run_settings(
             why: format!("{tokens} tokens are run; raise the capacity or lower `tokens`"),
         });
     }
-    Ok(RunSettings { tokens, block: m.block, capacity: m.capacity, whole_tokens: m.whole_tokens })
+    let of_bf16_run = captures.is_some_and(|c| c.precision == ScoredPrecision::BF16);
+    Ok(RunSettings {
+        tokens,
+        block: m.block,
+        capacity: m.capacity,
+        whole_tokens: m.whole_tokens,
+        stored_rounding: m.stored_rounding.unwrap_or(of_bf16_run),
+    })
 }

@@ -134,6 +134,10 @@ pub struct Model {
     /// Tokens that the whole linked kernel runs beside the segments.
     #[serde(default = "default_whole")]
     pub whole_tokens: u64,
+    /// Whether values are rounded where a bfloat16 run of the published model stores them (the embedding
+    /// row). Where absent, they are if the captures are of a bfloat16 run.
+    #[serde(default)]
+    pub stored_rounding: Option<bool>,
     /// Lets weights that are NaN or infinite pass.
     #[serde(default)]
     pub allow_non_finite: bool,

@@ -9,7 +9,7 @@
 mod events;
 mod mica;
 mod names;
-pub mod port;
+//PORT
 mod tree;
 mod workspace;
 

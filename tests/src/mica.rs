@@ -120,15 +120,11 @@ impl Run {
 
     /// Gates of a target by name: passed, failed, or not run.
     pub fn gates(&self, of: &str) -> BTreeMap<&str, Option<bool>> {
-        let gate = |event: &'_ Event| match event {
-            Event::Gate { target, .. } if target == of => true,
-            _ => false,
-        };
-        let named = |event: &'_ Event| match event {
-            Event::Gate { name, pass, .. } => Some((name.as_str(), *pass)),
+        let of_target = self.events.iter().filter_map(|event| match event {
+            Event::Gate { target, name, pass, .. } if target == of => Some((name.as_str(), *pass)),
             _ => None,
-        };
-        self.events.iter().filter(|e| gate(e)).filter_map(named).collect()
+        });
+        of_target.collect()
     }
 
     fn actions(&self) -> impl Iterator<Item = (&str, Status, Option<&str>)> {

@@ -15,6 +15,7 @@ const DELIVERIES: [&str; 2] = ["tiny", "tiny-w4a16"];
 pub struct Workspace {
     dir: TempDir,
     binary: PathBuf,
+    cache: Option<PathBuf>,
     config: Table,
 }
 
@@ -38,7 +39,8 @@ impl Workspace {
             let from = shipped(name).canonicalize().expect("a shipped delivery");
             std::os::unix::fs::symlink(from, deliveries.join(name)).expect("a link to a delivery");
         }
-        let workspace = Workspace { dir, binary: binary.into(), config };
+        let cache = Some(dir.path().join("cache"));
+        let workspace = Workspace { dir, binary: binary.into(), cache, config };
         workspace.save();
         workspace
     }
@@ -56,9 +58,15 @@ impl Workspace {
         self.dir.path()
     }
 
-    /// The cache's folder, unless a test gives another.
+    /// The cache's folder.
     pub fn cache(&self) -> PathBuf {
-        self.dir.path().join("cache")
+        self.cache.clone().unwrap_or_else(|| self.dir.path().join(".mica"))
+    }
+
+    /// Takes another cache; `None` leaves it to the command where that is.
+    #[must_use]
+    pub fn on_cache(self, cache: Option<PathBuf>) -> Workspace {
+        Workspace { cache, ..self }
     }
 
     /// Sets a value by its dotted path (`model.tiny.block`).
@@ -104,8 +112,11 @@ impl Workspace {
 
     /// The command in this workspace, on its own cache.
     pub fn mica(&self, words: &[&str]) -> Mica {
-        let mica = Mica::new(&self.binary).arg("-C").arg(self.dir.path());
-        words.iter().fold(mica.arg("--cache").arg(self.cache()), |mica, word| mica.arg(word))
+        let mut mica = Mica::new(&self.binary).arg("-C").arg(self.dir.path());
+        if let Some(cache) = &self.cache {
+            mica = mica.arg("--cache").arg(cache);
+        }
+        words.iter().fold(mica, |mica, word| mica.arg(word))
     }
 
     /// `mica build`, with events.
@@ -126,6 +137,16 @@ impl Workspace {
             let inner = table.entry(key).or_insert_with(|| Value::Table(Table::new()));
             inner.as_table_mut().unwrap_or_else(|| panic!("{path}: {key} is no table"))
         })
+    }
+
+    /// Appends lines to `workspace.toml` that are written as they are; the next change drops them again.
+    ///
+    /// # Panics
+    /// If the file cannot be written.
+    pub fn append(&self, lines: &str) {
+        let path = self.dir.path().join("workspace.toml");
+        let text = fs::read_to_string(&path).expect("workspace.toml");
+        fs::write(path, text + lines).expect("workspace.toml is written");
     }
 
     fn save(&self) {

@@ -32,9 +32,7 @@ impl Angles<'_> {
                 .collect(),
             Angles::Published => (0..half)
                 .map(|j| published_angle(libm::pow(theta, exponent(j)), position))
-                .map(|angle| {
-                    (f64::from(libm::cos(angle) as f32), f64::from(libm::sin(angle) as f32))
-                })
+                .map(|angle| (f64::from(libm::cos(angle) as f32), f64::from(libm::sin(angle) as f32)))
                 .collect(),
             Angles::Given(pairs) if pairs.len() == half => pairs.to_vec(),
             Angles::Given(pairs) => return Err(format!("{half} given angles, not {}", pairs.len())),

@@ -3,10 +3,10 @@
 //! Weights are read only where a node needs them: a weight times a vector in blocks of rows, a gathered
 //! weight (experts, embedding) only at the gathered rows.
 
+use super::angles::Angles;
 use super::error::EvalError;
 use super::tensor::{Data, Tensor};
 use super::weights::Weights;
-use super::angles::Angles;
 use crate::hir::ops::{self, index, matmul};
 use crate::hir::{Function, Node, Op, Param, ParamKind, Type};
 use std::borrow::Cow;

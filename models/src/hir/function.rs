@@ -87,7 +87,9 @@ impl Function {
     /// only computes.
     pub fn calls(&self) -> Vec<String> {
         let path = |node: &Node| match &node.op {
-            Op::Call { path, function } => Some([&path[..], std::slice::from_ref(function)].concat().join(".")),
+            Op::Call { path, function } => {
+                Some([&path[..], std::slice::from_ref(function)].concat().join("."))
+            }
             _ => None,
         };
         self.nodes.iter().filter_map(path).collect()

@@ -209,12 +209,7 @@ impl Module {
     }
 
     fn no_such(&self, what: &'static str, name: &str, known: Vec<&str>) -> HirError {
-        HirError::NoSuch {
-            module: self.name.clone(),
-            what,
-            name: name.to_string(),
-            known: listed(known),
-        }
+        HirError::NoSuch { module: self.name.clone(), what, name: name.to_string(), known: listed(known) }
     }
 }
 

@@ -14,11 +14,27 @@ pub use config::{Config, Mixer};
 
 use crate::error::ModelError;
 use crate::hir::{Builder, Child, Dtype, Function, HirError, Module, Op, Type, inline};
+use crate::registry::Shipped;
 use crate::stack::{Facts, LayerKind, Stack};
 use norm::{ACTIVATION, linear, rms_norm};
 
 /// The described model's name.
 pub const NAME: &str = "qwen3_5_35b_a3b";
+
+/// The published `config.json`: the text decoder's fields and the ids around them.
+pub const CONFIG: &str = include_str!("config.json");
+
+/// The shipped source.
+pub const FILES: &[Shipped] = &[
+    Shipped { path: "mod.rs", text: include_str!("mod.rs") },
+    Shipped { path: "config.json", text: CONFIG },
+    Shipped { path: "config.rs", text: include_str!("config.rs") },
+    Shipped { path: "full_attention.rs", text: include_str!("full_attention.rs") },
+    Shipped { path: "linear_attention.rs", text: include_str!("linear_attention.rs") },
+    Shipped { path: "moe.rs", text: include_str!("moe.rs") },
+    Shipped { path: "names.rs", text: include_str!("names.rs") },
+    Shipped { path: "norm.rs", text: include_str!("norm.rs") },
+];
 
 /// The stack that a config describes.
 ///

@@ -1,40 +1,18 @@
 //! Drives layers of a stack token by token with their states.
 
-use super::{Delivered, Tensors, cache, row};
+use super::{Delivered, Tensors, row};
+use mica_models::decode::Carried;
 use mica_models::eval::{Options, Tensor, Weights, evaluate};
-use mica_models::hir::{Function, Module, inline};
+use mica_models::hir::{Function, Module, Node, inline};
 use mica_models::{Part, Stack};
 use std::collections::BTreeMap;
 
-/// The state of one layer between tokens, as its function's activations.
-#[derive(Clone, Default)]
-pub struct State {
-    pub tensors: BTreeMap<String, Tensor>,
-    pub k_rows: Vec<Tensor>,
-    pub v_rows: Vec<Tensor>,
-}
-
-impl State {
-    /// Zeros for a recurrent function, an empty cache for attention.
-    pub fn start(f: &Function) -> State {
-        let mut state = State::default();
-        for p in f.activations() {
-            if p.name.ends_with("_state") {
-                let shape: Vec<usize> =
-                    p.ty.known_shape().expect("closed").iter().map(|&n| n as usize).collect();
-                state.tensors.insert(p.name.clone(), Tensor::zeros(&shape));
-            }
-        }
-        state
-    }
-    /// The rows of a captured cache `[heads, tokens, D]` as rows `[heads, D]`.
-    pub fn rows(published: &Tensor) -> Vec<Tensor> {
-        let (heads, tokens, d) = (published.shape[0], published.shape[1], published.shape[2]);
-        let data = published.as_f64().expect("real");
-        let one =
-            |t: usize| (0..heads).flat_map(|h| data[(h * tokens + t) * d..][..d].iter().copied()).collect();
-        (0..tokens).map(|t| Tensor::f64(&[heads, d], one(t))).collect()
-    }
+/// A captured cache `[heads, tokens, D]` as the rows `[tokens, heads, D]` that were appended to it.
+pub fn rows(published: &Tensor) -> Vec<f64> {
+    let (heads, tokens, d) = (published.shape[0], published.shape[1], published.shape[2]);
+    let data = published.as_f64().expect("real");
+    let row = |t: usize| (0..heads).flat_map(move |h| &data[(h * tokens + t) * d..][..d]);
+    (0..tokens).flat_map(row).copied().collect()
 }
 
 /// Everything that one step computed: results, and the last value of each label.
@@ -43,32 +21,30 @@ pub struct Step {
     pub labels: BTreeMap<String, Tensor>,
 }
 
-/// One step of a mixer or layer function; the state is updated.
-pub fn step(f: &Function, weights: &dyn Weights, hidden: Tensor, pos: i64, state: &mut State) -> Step {
-    let mut inputs = state.tensors.clone();
-    inputs.insert("hidden".to_string(), hidden);
-    for (name, rows) in [("k_cache", &state.k_rows), ("v_cache", &state.v_rows)] {
-        if let Some(p) = f.activations().find(|p| p.name == name) {
-            let [heads, d] = [0, 2].map(|i| p.ty.shape[i].known().expect("closed") as usize);
-            inputs.insert(name.to_string(), cache(rows, heads, d));
-            inputs.insert("pos".to_string(), Tensor::scalar(pos));
-        }
+/// One step of a mixer or layer function; what it carries is updated.
+pub fn step(f: &Function, weights: &dyn Weights, hidden: Tensor, pos: i64, carried: &mut Carried) -> Step {
+    step_with(f, weights, hidden, pos, carried, Options::default())
+}
+
+/// As `step`, with options.
+pub fn step_with(
+    f: &Function,
+    weights: &dyn Weights,
+    hidden: Tensor,
+    pos: i64,
+    carried: &mut Carried,
+    options: Options<'_>,
+) -> Step {
+    let mut own = BTreeMap::from([("hidden".to_string(), hidden)]);
+    if f.activations().any(|p| p.name == "pos") {
+        own.insert("pos".to_string(), Tensor::scalar(pos));
     }
     let mut labels = BTreeMap::new();
-    let mut trace = |label: &str, t: &Tensor| {
-        labels.insert(label.to_string(), t.clone());
+    let mut trace = |node: &Node, t: &Tensor| {
+        labels.insert(node.label.clone(), t.clone());
     };
-    let options = Options { trace: Some(&mut trace), ..Options::default() };
-    let results = evaluate(f, &inputs, weights, options).unwrap_or_else(|e| panic!("{e}"));
-    for name in ["conv_state", "recurrent_state"] {
-        if let Some(t) = results.get(name) {
-            state.tensors.insert(name.to_string(), t.clone());
-        }
-    }
-    if let (Some(k), Some(v)) = (results.get("k_row"), results.get("v_row")) {
-        state.k_rows.push(k.clone());
-        state.v_rows.push(v.clone());
-    }
+    let options = Options { trace: Some(&mut trace), ..options };
+    let results = carried.step(f, own, weights, options).unwrap_or_else(|e| panic!("{e}"));
     Step { results, labels }
 }
 
@@ -87,9 +63,7 @@ pub struct Decoded {
     pub layers: Vec<Vec<Step>>,
     pub normed: Vec<Tensor>,
     pub logits: Vec<Tensor>,
-    pub states: Vec<State>,
-    /// By token, then layer: the states after it.
-    pub state_steps: Vec<Vec<State>>,
+    pub carried: Vec<Carried>,
 }
 
 /// Decodes tokens; `tensors` are named under `prefix`, the head without it.
@@ -101,7 +75,7 @@ pub fn decode(stack: &Stack, tensors: &Tensors, prefix: &str, tokens: &[i64]) ->
     let functions: Vec<&Function> =
         (0..stack.layers.len()).map(|i| stack.function(Part::Layer(i)).expect("a layer")).collect();
     let mut out =
-        Decoded { states: functions.iter().map(|f| State::start(f)).collect(), ..Decoded::default() };
+        Decoded { carried: functions.iter().map(|f| Carried::new(f)).collect(), ..Decoded::default() };
     let one = |name: &str, t: Tensor| BTreeMap::from([(name.to_string(), t)]);
     for (pos, &token) in tokens.iter().enumerate() {
         let embed = evaluate(&stack.embed, &one("token", Tensor::scalar(token)), &model, Options::default());
@@ -109,12 +83,11 @@ pub fn decode(stack: &Stack, tensors: &Tensors, prefix: &str, tokens: &[i64]) ->
         out.embedded.push(h.clone());
         let mut steps = Vec::new();
         for (i, f) in functions.iter().enumerate() {
-            let s = step(f, &layers[i], h, pos as i64, &mut out.states[i]);
+            let s = step(f, &layers[i], h, pos as i64, &mut out.carried[i]);
             h = s.results["hidden"].clone();
             steps.push(s);
         }
         out.layers.push(steps);
-        out.state_steps.push(out.states.clone());
         // The head's own names: the norm under the prefix, lm_head without one.
         let mut weights = BTreeMap::new();
         for (role, name) in [

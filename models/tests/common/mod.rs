@@ -131,17 +131,6 @@ impl Score {
     }
 }
 
-/// Tensors side by side along a new axis 1: `[heads, tokens, D]` from rows `[heads, D]`.
-pub fn cache(rows: &[Tensor], heads: usize, d: usize) -> Tensor {
-    let mut data = Vec::new();
-    for h in 0..heads {
-        for r in rows {
-            data.extend_from_slice(&r.as_f64().expect("real")[h * d..(h + 1) * d]);
-        }
-    }
-    Tensor::f64(&[heads, rows.len(), d], data)
-}
-
 /// The published convolution state `[C, K]` (newest last) as the functions' `[K−1, C]`.
 pub fn conv_state(published: &Tensor) -> Tensor {
     let (channels, taps) = (published.shape[0], published.shape[1]);

@@ -1,9 +1,10 @@
 //! Where weights come from: a delivery's files, or a generator; and both read as the evaluator asks for them.
 
 use super::Refused;
-use super::generated::Index;
+use super::generated::{self, Index};
 use mica_fetch::{ListOptions, Listing, MappedDelivery, TensorIndex};
-use mica_models::eval::{EvalError, Options, Tensor, Weights, evaluate};
+use mica_models::eval::{EvalError, Resource, Tensor, Weights};
+use mica_models::hir::{self, Type};
 use mica_models::{Part, Stack};
 use mica_pack::{Dtype, Names, Resolved, ResolvedRole, TensorInfo, Virtual, resolve};
 use serde_json::{Map, Value};
@@ -60,7 +61,8 @@ impl Published {
                 Ok(out)
             }
             Published::Generated(index) => {
-                index.generator(name).map(|g| g.bytes(range)).ok_or_else(|| format!("{name} is not generated"))
+                let generator = index.generator(name).ok_or_else(|| format!("{name} is not generated"))?;
+                Ok(generated::bytes(&generator, range, dtype.bytes()))
             }
         }
     }
@@ -70,7 +72,7 @@ impl Published {
         each_piece(v, range, |name, range| {
             if let Published::Generated(index) = self {
                 let generator = index.generator(name).ok_or_else(|| format!("{name} is not generated"))?;
-                generator.reals(range, out);
+                out.extend(range.map(|i| generator.element(i)));
                 return Ok(());
             }
             widen(v.dtype, &self.bytes(name, v.dtype, range)?, out)
@@ -136,7 +138,8 @@ impl Names for Published {
     }
 }
 
-/// The weights of one part of a model as its publisher ships them, by the part's own names.
+/// The weights of one part of a model by the part's own names, in the layout in which they are published;
+/// `mica_models::prepare::Prepared` makes the model's layout of them.
 pub struct PartWeights<'a> {
     source: &'a Published,
     /// Roles, and the tensors that they are made of.
@@ -165,7 +168,7 @@ impl<'a> PartWeights<'a> {
         found.ok_or_else(|| EvalError::MissingWeight { name: name.to_string() })
     }
 
-    /// Elements of a role that needs no conversion.
+    /// Elements of a role as published.
     fn elements(&self, role: &ResolvedRole, range: Range<u64>, out: &mut Vec<f64>) -> Result<(), String> {
         let Some(scale) = &role.scale else { return self.source.reals(&role.data, range, out) };
         let first = out.len();
@@ -190,24 +193,12 @@ impl Weights for PartWeights<'_> {
     fn tensor(&self, name: &str) -> Result<Cow<'_, [f64]>, EvalError> {
         let role = self.role(name)?;
         let mut all = Vec::new();
-        let count = role.data.shape.iter().product();
-        self.elements(role, 0..count, &mut all).map_err(|e| unread(name, e))?;
-        let Some(converter) = &role.converter else { return Ok(Cow::Owned(all)) };
-        let shape: Vec<usize> = role.data.shape.iter().map(|&n| n as usize).collect();
-        let inputs = BTreeMap::from([(converter.params[0].name.clone(), Tensor::f64(&shape, all))]);
-        let mut made = evaluate(converter, &inputs, &BTreeMap::new(), Options::default())?;
-        match made.remove("weight").map(|t| t.data) {
-            Some(mica_models::eval::Data::F64(data)) => Ok(Cow::Owned(data)),
-            _ => Err(unread(name, "its converter gives no real `weight`".into())),
-        }
+        self.elements(role, 0..role.data.shape.iter().product(), &mut all).map_err(|e| unread(name, e))?;
+        Ok(Cow::Owned(all))
     }
 
     fn rows(&self, name: &str, rows: &[usize], row_len: usize) -> Result<Cow<'_, [f64]>, EvalError> {
         let role = self.role(name)?;
-        if role.converter.is_some() {
-            let all = self.tensor(name)?;
-            return Ok(rows.iter().flat_map(|r| all[r * row_len..(r + 1) * row_len].iter().copied()).collect());
-        }
         let mut out = Vec::with_capacity(rows.len() * row_len);
         let len = row_len as u64;
         for run in rows.chunk_by(|a, b| *b == *a + 1) {
@@ -216,6 +207,19 @@ impl Weights for PartWeights<'_> {
             self.elements(role, range, &mut out).map_err(|e| unread(name, e))?;
         }
         Ok(Cow::Owned(out))
+    }
+}
+
+impl Resource for PartWeights<'_> {
+    fn ty(&self, name: &str) -> Option<Type> {
+        let role = self.role(name).ok()?;
+        // integer containers with scales stand for real numbers
+        let dtype = match role.data.dtype {
+            Dtype::BF16 => hir::Dtype::BF16,
+            Dtype::F16 => hir::Dtype::F16,
+            _ => hir::Dtype::F32,
+        };
+        Some(Type::new(dtype, &role.data.shape))
     }
 }
 

@@ -4,6 +4,7 @@ pub mod build;
 pub mod cache;
 pub mod inspect;
 pub mod report;
+mod synth;
 mod timing;
 
 use crate::cli::{Cli, Command};
@@ -52,6 +53,7 @@ pub fn run(cli: &Cli) -> Result<u8, CliError> {
             let (w, s) = session()?;
             inspect::disasm(&w, &s, target)
         }
+        Command::Synth(s) => synth::run(s),
         Command::Cache { command } => cache::run(&workspace()?, cli.cache.as_deref(), command),
         Command::Completions { shell } => {
             let mut command = <Cli as clap::CommandFactory>::command();

@@ -81,7 +81,7 @@ pub fn referenced(db: &dyn Db, model: ModelInput, part: usize, block: usize) -> 
                 };
                 inputs.insert(p.name.clone(), value);
             }
-            let results = eval::evaluate(&function, &inputs, &weights, eval::Options::default())
+            let results = eval::evaluate(&function, &inputs, &weights, eval::Options { round: true, ..eval::Options::default() })
                 .map_err(BodyError::stage)?;
             for (name, value) in results {
                 if !carried.take(&name, &value) {

@@ -10,7 +10,7 @@ use crate::graph::{Facts, Job};
 use mica_cache::{Digest, Recipe, encode};
 use mica_device::segment::{SegmentPlan, Storage};
 use mica_fetch::{Array, CaptureSet, Extent, FetchError, TensorEntry, TensorIndex};
-use mica_models::hir::Function;
+use mica_models::hir::{Function, Op};
 use mica_models::{Part, Stack};
 use mica_pack::{Dtype, Names, PackedLayer, PackedTensor, Resolved, Source, TensorInfo, Virtual};
 use mica_score::decode::{CaptureChain, CaptureLabel};
@@ -72,12 +72,22 @@ fn part_of(stack: &Stack, part: usize) -> Part {
     stack.parts()[part]
 }
 
-/// The flattened function of a part, and its digest.
+/// The flattened function of a part, and its digest. Where values are not rounded as a bfloat16 run of the
+/// published model stores them, its roundings are casts, which neither device nor reference rounds at.
 #[salsa::tracked(returns(clone))]
 pub fn function(db: &dyn Db, model: ModelInput, part: usize) -> Result<(Arc<Function>, Digest)> {
     let stack = stack(db, model)?;
     let f = stack.function(part_of(&stack, part)).map_err(|e| refused(db, model, "config", e))?;
-    Ok((Arc::new(f.clone()), blake3::hash(&encode("function", f))))
+    let mut f = f.clone();
+    if !model.run(db).stored_rounding {
+        for node in &mut f.nodes {
+            if let Op::Round { dtype } = node.op {
+                node.op = Op::Cast { dtype };
+            }
+        }
+    }
+    let digest = blake3::hash(&encode("function", &f));
+    Ok((Arc::new(f), digest))
 }
 
 /// A delivery's tensors as pack sees them.

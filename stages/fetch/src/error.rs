@@ -5,6 +5,7 @@
 use std::path::{Path, PathBuf};
 
 use crate::dtype::Dtype;
+use crate::torch::{ArchiveFault, PickleFault};
 
 /// Why a delivery cannot be read. `path` is the file at fault, as the caller spelled its directory.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -36,7 +37,8 @@ pub enum FetchError {
     NotAFile { path: PathBuf },
     /// A container that no reader exists for.
     #[error(
-        "{name}: not a weights format that mica reads; it reads .safetensors and .safetensors.index.json"
+        "{name}: not a weights format that mica reads; it reads .safetensors, .safetensors.index.json and what \
+         torch.save writes (.pth, .pt, .bin)"
     )]
     UnknownFormat { name: String },
     /// A name that would leave the delivery's directory.
@@ -135,6 +137,33 @@ pub enum FetchError {
     /// Bytes that no tensor owns, at the end.
     #[error("{}: {bytes} bytes after the last tensor belong to no tensor", path.display())]
     TrailingBytes { path: PathBuf, bytes: u64 },
+
+    /// Something else under a name that torch.save's files have.
+    #[error("{}: this is {what}, and torch.save writes a zip archive; download the real one", path.display())]
+    NotTorch { path: PathBuf, what: &'static str },
+    /// torch.save before its version 1.6.
+    #[error(
+        "{}: this is torch.save's format from before torch 1.6, which is no archive; load it with torch and save it \
+         again",
+        path.display()
+    )]
+    LegacyTorch { path: PathBuf },
+    /// The archive of a torch.save file.
+    #[error("{}: {fault}", path.display())]
+    Archive { path: PathBuf, fault: ArchiveFault },
+    /// The pickle in a torch.save file.
+    #[error("{}: {record}, byte {byte}: {fault}", path.display())]
+    Pickle { path: PathBuf, record: String, byte: u64, fault: PickleFault },
+    /// A view that jumps about in its storage.
+    #[error(
+        "{}: tensor {tensor}: shape {shape:?} with strides {strides:?} is not contiguous; call .contiguous() before \
+         saving",
+        path.display()
+    )]
+    NotContiguous { path: PathBuf, tensor: String, shape: Vec<u64>, strides: Vec<u64> },
+    /// A view that reaches past its storage.
+    #[error("{}: tensor {tensor} ends at element {end} of storage {key}, which has {elements}", path.display())]
+    OutsideStorage { path: PathBuf, tensor: String, key: String, end: u64, elements: u64 },
 
     /// A tensor that the index does not have.
     #[error("the delivery has no tensor {name}{}", listed("; nearest: ", nearest))]

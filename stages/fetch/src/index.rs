@@ -8,14 +8,17 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use crate::container::Container;
 use crate::digest::{Digest, tensor_digest, tensor_digest_parallel};
 use crate::dtype::Dtype;
 use crate::error::FetchError;
 use crate::files::DeliveryFiles;
 use crate::listing::{Listing, Weights, folder_of};
 use crate::names::nearest;
-use crate::safetensors_header;
 use crate::shard_index::ShardIndex;
+
+/// The most axes a tensor may have; the frameworks that write deliveries have the same limit or less.
+pub const MAX_RANK: usize = 64;
 
 /// A contiguous run of bytes in one delivery file.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -124,13 +127,24 @@ pub fn index(files: &dyn DeliveryFiles, listing: &Listing) -> Result<TensorIndex
     }
 }
 
-/// The tensors of one safetensors file of the delivery, for example of a capture file.
+/// The tensors of one file of the delivery, for example of a capture file; the ending of its name says
+/// how it is read.
 ///
 /// # Errors
 /// As [`index`].
 pub fn index_file(files: &dyn DeliveryFiles, file: u32) -> Result<TensorIndex, FetchError> {
-    let tensors = safetensors_header::read(&files.path(file), file, files.bytes(file)?)?;
+    let path = files.path(file);
+    let container = Container::of(&path.to_string_lossy());
+    let unknown = || FetchError::UnknownFormat { name: path.display().to_string() };
+    let tensors = container.ok_or_else(unknown)?.read(&path, file, files.bytes(file)?)?;
     Ok(TensorIndex { tensors })
+}
+
+/// Bytes of a tensor. A shape that overflows without its zeros is refused even if a zero makes it empty:
+/// whether it overflows must not depend on the order of multiplication.
+pub(crate) fn byte_count(dtype: Dtype, shape: &[u64]) -> Option<u64> {
+    let nonzero = shape.iter().filter(|&&d| d != 0).try_fold(dtype.size(), |n, &d| n.checked_mul(d))?;
+    Some(if shape.contains(&0) { 0 } else { nonzero })
 }
 
 /// The shards' tensors, once every one is known to be where the shard index says, and nowhere else.

@@ -12,6 +12,7 @@
 
 mod captures;
 mod config;
+mod container;
 mod digest;
 mod dtype;
 mod error;
@@ -25,6 +26,7 @@ mod strict_json;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 mod tokenizer;
+mod torch;
 
 pub use captures::{Array, CaptureMap, CaptureSet, LayerName, Name};
 pub use config::RawConfig;
@@ -32,7 +34,7 @@ pub use digest::{Digest, tensor_digest, tensor_digest_parallel};
 pub use dtype::Dtype;
 pub use error::FetchError;
 pub use files::{DeliveryFiles, MappedDelivery};
-pub use index::{Extent, TensorEntry, TensorIndex, index, index_file};
+pub use index::{Extent, MAX_RANK, TensorEntry, TensorIndex, index, index_file};
 pub use listing::{FileEntry, ListOptions, Listing, Weights, list};
-pub use safetensors_header::MAX_RANK;
 pub use tokenizer::Tokenizer;
+pub use torch::{ArchiveFault, PickleFault};

@@ -9,6 +9,7 @@ use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
+use crate::container::Container;
 use crate::error::FetchError;
 use crate::names::{nearest, stays_inside};
 use crate::shard_index::{INDEX_SUFFIX, ShardIndex, set_name};
@@ -17,8 +18,8 @@ use crate::shard_index::{INDEX_SUFFIX, ShardIndex, set_name};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct ListOptions {
-    /// The weights: a `.safetensors` file or a `.safetensors.index.json`. Without it, `model.safetensors`,
-    /// the only index, or a set of one shard is taken.
+    /// The weights: a `.safetensors` file, a `.safetensors.index.json`, or a `.pth`, `.pt` or `.bin` file of
+    /// `torch.save`. Without it, `model.safetensors`, the only index, or a set of one shard is taken.
     pub weights: Option<String>,
     /// The configuration, if it is not `config.json`.
     pub config: Option<String>,
@@ -93,7 +94,7 @@ pub fn list(dir: &Path, options: &ListOptions) -> Result<Listing, FetchError> {
     };
     let weights = if weights.ends_with(INDEX_SUFFIX) {
         sharded(&mut files, &weights)?
-    } else if weights.ends_with(".safetensors") {
+    } else if Container::of(&weights).is_some() {
         Weights::Single(files.required(&weights, "weights")?)
     } else {
         return Err(FetchError::UnknownFormat { name: weights });
@@ -132,7 +133,7 @@ fn choose_weights(dir: &Path, present: &[String]) -> Result<String, FetchError> 
         1 => Ok(sure.remove(0)),
         0 => Err(FetchError::NoWeights {
             dir: dir.to_owned(),
-            candidates: candidates(&|name| name.ends_with(".safetensors")),
+            candidates: candidates(&|name| Container::of(name).is_some()),
         }),
         _ => Err(FetchError::AmbiguousWeights { dir: dir.to_owned(), candidates: sure }),
     }

@@ -13,13 +13,11 @@ use std::path::Path;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 
+use crate::container::impostor;
 use crate::dtype::Dtype;
 use crate::error::FetchError;
-use crate::index::{Extent, TensorEntry};
+use crate::index::{Extent, MAX_RANK, TensorEntry, byte_count};
 use crate::strict_json::UniqueMap;
-
-/// The most axes a tensor may have; the frameworks that write deliveries have the same limit or less.
-pub const MAX_RANK: usize = 64;
 
 /// The key that holds free-form strings and no tensor.
 const METADATA: &str = "__metadata__";
@@ -88,23 +86,6 @@ fn header_bytes<'a>(path: &Path, bytes: &'a [u8]) -> Result<&'a [u8], FetchError
     }
 }
 
-/// What is often stored under a weights file's name in its stead. Asked only once the length makes no
-/// sense, so that no real file is mistaken for one of these.
-fn impostor(bytes: &[u8]) -> Option<&'static str> {
-    let text = bytes.trim_ascii_start();
-    if text.starts_with(b"version https://git-lfs") {
-        Some("a Git LFS pointer")
-    } else if text.starts_with(b"<") {
-        Some("an HTML or XML page")
-    } else if text.starts_with(b"{") {
-        Some("a JSON text")
-    } else if bytes.starts_with(b"PK\x03\x04") {
-        Some("a zip archive, as torch.save writes")
-    } else {
-        None
-    }
-}
-
 /// Type and shape of one tensor, once its range is known to lie in the file and to fit the shape.
 fn checked(path: &Path, name: &str, wire: Wire<'_>, available: u64) -> Result<(Dtype, Vec<u64>), FetchError> {
     let path = || path.to_owned();
@@ -134,13 +115,6 @@ fn checked(path: &Path, name: &str, wire: Wire<'_>, available: u64) -> Result<(D
         }),
         Some(_) => Ok((dtype, shape)),
     }
-}
-
-/// Bytes of a tensor. A shape that overflows without its zeros is refused even if a zero makes it empty:
-/// whether it overflows must not depend on the order of multiplication.
-fn byte_count(dtype: Dtype, shape: &[u64]) -> Option<u64> {
-    let nonzero = shape.iter().filter(|&&d| d != 0).try_fold(dtype.size(), |n, &d| n.checked_mul(d))?;
-    Some(if shape.contains(&0) { 0 } else { nonzero })
 }
 
 /// Whether the tensors follow one another without overlap or gap from `start` to `size`, in bytes of the

@@ -20,8 +20,6 @@ use crate::recipe::ScaleFormat;
 
 /// Groups that are fitted side by side.
 pub(crate) const LANES: usize = 16;
-/// Lanes of the innermost loop.
-const HALF: usize = LANES / 2;
 /// Candidates for a scale.
 const CANDIDATES: usize = 16;
 /// Terms of a binary32 sum before it is folded into binary64.
@@ -252,14 +250,15 @@ fn inverse(s: &Lanes) -> Lanes {
 fn best(w: &[Lanes], scales: &[Lanes; CANDIDATES], toward_one: &Lanes, grid: Grid) -> Lanes {
     let mut errors = [[0.0f64; LANES]; CANDIDATES];
     for block in w.chunks(TERMS) {
-        for (scales, errors) in scales.iter().zip(&mut errors) {
+        // Kept apart from the folding, which has half as many lanes a register.
+        let mut sums = [[0.0f32; LANES]; CANDIDATES];
+        for (scales, sums) in scales.iter().zip(&mut sums) {
             let s = times(scales, toward_one);
-            let inverse = inverse(&s);
-            for half in [0, HALF] {
-                let sum = errors_of_half(block, &s, &inverse, grid, half);
-                for l in 0..HALF {
-                    errors[half + l] += f64::from(sum[l]);
-                }
+            *sums = errors_of(block, &s, &inverse(&s), grid);
+        }
+        for (errors, sums) in errors.iter_mut().zip(&sums) {
+            for l in 0..LANES {
+                errors[l] += f64::from(sums[l]);
             }
         }
     }
@@ -278,15 +277,13 @@ fn best(w: &[Lanes], scales: &[Lanes; CANDIDATES], toward_one: &Lanes, grid: Gri
     scale
 }
 
-/// Σ (w − q·s)² over a block, for the lanes from `half` on: as many as one register of 256 bits has, which
-/// is what the compiler then uses.
+/// Σ (w − q·s)² over a block.
 #[inline(always)]
-fn errors_of_half(block: &[Lanes], s: &Lanes, inverse: &Lanes, grid: Grid, half: usize) -> [f32; HALF] {
-    let mut sum = [0.0; HALF];
+fn errors_of(block: &[Lanes], s: &Lanes, inverse: &Lanes, grid: Grid) -> Lanes {
+    let mut sum = [0.0; LANES];
     for w in block {
-        for l in 0..HALF {
-            let (w, s, inverse) = (w[half + l], s[half + l], inverse[half + l]);
-            let r = w - grid.nearest(w * inverse) * s;
+        for l in 0..LANES {
+            let r = w[l] - grid.nearest(w[l] * inverse[l]) * s[l];
             sum[l] += r * r;
         }
     }

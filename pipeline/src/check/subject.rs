@@ -1,0 +1,249 @@
+//! What is checked or analyzed: a function of a model at some dimensions, where its weights are, and the
+//! machine. The workspace is opened only for a name that stands in it.
+
+use super::Refused;
+use super::generated::Index;
+use super::published::{self, Captures, Files, Published};
+use crate::workspace::{self, Device, Machine, Workspace};
+use mica_device::product::Product;
+use mica_fetch::CaptureMap;
+use mica_models::select::{Selection, model_of, select};
+use mica_models::{Stack, describe, described};
+use mica_quantize::Recipe;
+use serde_json::{Map, Value};
+use std::cell::OnceCell;
+use std::path::{Path, PathBuf};
+
+/// What selects a model's dimensions and weights.
+#[derive(Clone, Debug, Default, clap::Args)]
+pub struct Asked {
+    /// The model's config.json [default: the delivery's, else the published one].
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// A delivery: its name in the workspace, or its folder.
+    #[arg(long, value_name = "NAME|DIR")]
+    pub delivery: Option<String>,
+    /// The weights [default: the delivery's]: `generated:INDEX.json`, or `random:SEED`.
+    #[arg(long, value_name = "SOURCE")]
+    pub weights: Option<String>,
+    /// The device: its name in the workspace, or a product (qb1, qb4, qb16).
+    #[arg(long, value_name = "NAME")]
+    pub device: Option<String>,
+    /// The workspace's recipe by which a twin's weights are quantized.
+    #[arg(long, value_name = "NAME")]
+    pub recipe: Option<String>,
+}
+
+/// The workspace, if and when it is needed.
+pub struct Places<'a> {
+    file: Option<&'a Path>,
+    loaded: OnceCell<Workspace>,
+}
+
+impl<'a> Places<'a> {
+    /// A workspace that may be opened: `file`, or the one of the current folder.
+    pub fn new(file: Option<&'a Path>) -> Places<'a> {
+        Places { file, loaded: OnceCell::new() }
+    }
+
+    fn workspace(&self) -> Result<&Workspace, Refused> {
+        if let Some(w) = self.loaded.get() {
+            return Ok(w);
+        }
+        let w = Workspace::load(Path::new("."), self.file).map_err(Refused::because)?;
+        Ok(self.loaded.get_or_init(|| w))
+    }
+}
+
+/// Where a delivery's files are.
+struct Place {
+    dir: PathBuf,
+    weights: Option<String>,
+    config: Option<PathBuf>,
+    captures: Option<(PathBuf, CaptureMap)>,
+}
+
+/// A function of a model with all that is known of its surroundings.
+pub struct Subject<'a> {
+    places: &'a Places<'a>,
+    asked: &'a Asked,
+    /// The model.
+    pub stack: Stack,
+    /// The function.
+    pub selection: Selection,
+    model: Option<workspace::Model>,
+    place: Option<Place>,
+}
+
+impl<'a> Subject<'a> {
+    /// Resolves a selector. Its model is a described one or one of the workspace.
+    ///
+    /// # Errors
+    /// An unknown model or path, a config that does not describe it.
+    pub fn new(selector: &str, asked: &'a Asked, places: &'a Places<'a>) -> Result<Subject<'a>, Refused> {
+        let name = model_of(selector);
+        let model = match described().iter().any(|m| m.name == name) {
+            true => None,
+            false => Some(workspace_model(name, places)?),
+        };
+        let description = model.as_ref().map_or(name, |m| &m.description);
+        let delivery = asked.delivery.as_deref().or(model.as_ref().map(|m| m.delivery.as_str()));
+        let place = delivery.map(|d| place(d, places)).transpose()?;
+        let config = config(description, asked, place.as_ref())?;
+        let stack = describe(description, &config).map_err(Refused::because)?;
+        let path = selector.strip_prefix(name).unwrap_or_default();
+        let selection = select(&format!("{description}{path}"), &stack).map_err(Refused::because)?;
+        Ok(Subject { places, asked, stack, selection, model, place })
+    }
+
+    /// The weights' source, and what it is in words.
+    ///
+    /// # Errors
+    /// Nothing that says where the weights are; a delivery that can't be opened.
+    pub fn published(&self) -> Result<(Published, String), Refused> {
+        let lacking = || {
+            Refused(
+                "nothing says where the weights are: name a delivery with --delivery, or give \
+                 --weights generated:INDEX.json or random:SEED"
+                    .into(),
+            )
+        };
+        let Some(source) = &self.asked.weights else {
+            let place = self.place.as_ref().ok_or_else(lacking)?;
+            let (files, _) = Files::open(&place.dir, place.weights.as_deref())?;
+            return Ok((Published::Files(Box::new(files)), format!("of {}", place.dir.display())));
+        };
+        let index = match weights_of(source)? {
+            Source::Generated(file) => Index::open(&file)?,
+            Source::Random(seed) => Index::random(&self.stack, self.selection.part, seed)?,
+        };
+        Ok((Published::Generated(Box::new(index)), source.clone()))
+    }
+
+    /// The captures of the delivery, and what each is called.
+    ///
+    /// # Errors
+    /// No delivery, or one without captures.
+    pub fn captures(&self) -> Result<(Captures, CaptureMap), Refused> {
+        let captures = self.place.as_ref().and_then(|p| p.captures.as_ref());
+        let Some((file, names)) = captures else {
+            return Err(Refused(
+                "real inputs are captured ones: name a delivery of the workspace that has `captures` with \
+                 --delivery"
+                    .into(),
+            ));
+        };
+        Ok((Captures::open(file)?, names.clone()))
+    }
+
+    /// The machine.
+    ///
+    /// # Errors
+    /// A name that is neither a device of the workspace nor a product.
+    pub fn machine(&self) -> Result<Machine, Refused> {
+        let name = self.asked.device.as_deref().or(self.model.as_ref().map(|m| m.device.as_str()));
+        machine(name.unwrap_or("qb16"), self.places)
+    }
+
+    /// The recipe of a twin.
+    ///
+    /// # Errors
+    /// None was named, and neither the model nor the workspace has just one.
+    pub fn recipe(&self) -> Result<Recipe, Refused> {
+        let of = &self.places.workspace()?.config.recipe;
+        let named = self.asked.recipe.as_deref().or(self.model.as_ref().map(|m| m.recipe.as_str()));
+        let only = || of.keys().next().filter(|_| of.len() == 1).map(String::as_str);
+        let known = || of.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
+        let Some(name) = named.or_else(only) else {
+            return Err(Refused(format!("a twin needs a recipe; name one with --recipe: {}", known())));
+        };
+        let found = of.get(name).cloned();
+        found.ok_or_else(|| Refused(format!("no recipe {name:?}, expected one of: {}", known())))
+    }
+
+    /// Rows for which a twin's caches have room: as many as the model of the workspace says.
+    pub fn capacity(&self) -> u64 {
+        self.model.as_ref().map_or(256, |m| m.capacity)
+    }
+}
+
+fn workspace_model(name: &str, places: &Places<'_>) -> Result<workspace::Model, Refused> {
+    let names = || described().iter().map(|m| m.name.to_string()).collect::<Vec<_>>();
+    let no_such = |known: Vec<String>| {
+        Refused(format!("no model `{name}` is described or in the workspace, expected one of: {}", known.join(", ")))
+    };
+    let w = places.workspace().map_err(|_| no_such(names()))?;
+    let known = || [names(), w.config.model.keys().cloned().collect()].concat();
+    w.config.model.get(name).cloned().ok_or_else(|| no_such(known()))
+}
+
+/// A delivery of the workspace, or a folder.
+fn place(name: &str, places: &Places<'_>) -> Result<Place, Refused> {
+    let dir = Path::new(name);
+    let named = places.workspace().ok().and_then(|w| w.config.delivery.get(name).map(|d| (w, d)));
+    let Some((w, d)) = named else {
+        return match dir.is_dir() {
+            true => Ok(Place { dir: dir.into(), weights: None, config: None, captures: None }),
+            false => Err(Refused(format!("{name:?} is no delivery of the workspace and no folder"))),
+        };
+    };
+    let source = w.path(&d.source);
+    let captures = d.captures.as_ref().map(|c| (source.join(&c.file), c.names.clone()));
+    let config = d.config.as_ref().map(|c| w.path(c));
+    Ok(Place { dir: source, weights: d.weights.clone(), config, captures })
+}
+
+fn config(description: &str, asked: &Asked, place: Option<&Place>) -> Result<Map<String, Value>, Refused> {
+    if let Some(file) = &asked.config {
+        return published::config(file);
+    }
+    let published = || {
+        let model = described().iter().find(|m| m.name == description);
+        let model = model.ok_or_else(|| Refused(format!("no model `{description}` is described")))?;
+        model.published_config().map_err(Refused::because)
+    };
+    if let Some(source) = &asked.weights
+        && let Source::Generated(file) = weights_of(source)?
+    {
+        return Ok(Index::open(&file)?.config(&published()?));
+    }
+    match place {
+        Some(p) => published::config(&p.config.clone().unwrap_or_else(|| p.dir.join("config.json"))),
+        None => published(),
+    }
+}
+
+/// Where weights come from if not from a delivery.
+enum Source {
+    Generated(PathBuf),
+    Random(u64),
+}
+
+fn weights_of(source: &str) -> Result<Source, Refused> {
+    let random = |seed: &str| seed.parse().ok().map(Source::Random);
+    let found = match source.split_once(':') {
+        Some(("generated", file)) => Some(Source::Generated(file.into())),
+        Some(("random", seed)) => random(seed),
+        _ => None,
+    };
+    found.ok_or_else(|| Refused(format!("--weights {source}: expected generated:INDEX.json or random:SEED")))
+}
+
+/// A device of the workspace, or a product at its usual rates.
+///
+/// # Errors
+/// A name that is neither.
+pub fn machine(name: &str, places: &Places<'_>) -> Result<Machine, Refused> {
+    if Product::named(name).is_some() {
+        let device = Device { product: name.into(), l2_mib: None, bus_bytes: 32, clock_mhz: 1000, frac: 20 };
+        return device.machine(name).map_err(Refused::because);
+    }
+    let w = places.workspace()?;
+    match w.config.device.get(name) {
+        Some(d) => d.machine(name).map_err(Refused::because),
+        None => {
+            let known: Vec<&str> = w.config.device.keys().map(String::as_str).collect();
+            Err(Refused(format!("no device {name:?}, expected qb1, qb4, qb16 or one of: {}", known.join(", "))))
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! `mica synth`: a synthetic delivery at a model's published dimensions, streamed to disk.
+
+use super::{WELL, out};
+use crate::cli::{Synth, SynthFormat};
+use crate::error::CliError;
+use crate::progress::Progress;
+use crate::synth::{Files, Form, GROUP, Stream, Tensor, Values, config, delivery, workspace, write_file};
+use mica_models::{Stack, describe};
+use std::cell::Cell;
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::Path;
+use std::time::Instant;
+
+/// The file of the prompt's ids.
+const CAPTURES: &str = "captures.safetensors";
+
+/// Writes the delivery into a folder beside `out` and renames that when all is there.
+pub fn run(s: &Synth) -> Result<u8, CliError> {
+    let start = Instant::now();
+    let quantized = s.format == SynthFormat::W4a16;
+    if s.packed && !quantized {
+        return Err(CliError::Usage("--packed packs experts of four bits: it needs --format w4a16".into()));
+    }
+    if s.out.read_dir().is_ok_and(|mut d| d.next().is_some()) {
+        let path = s.out.display();
+        return Err(CliError::Usage(format!("{path} is not empty; take a folder that is, or a new one")));
+    }
+    let usage = |e: &dyn std::fmt::Display| CliError::Usage(e.to_string());
+    let text =
+        config(&s.model, s.layers.into(), s.vocab.map(u64::from), s.packed.then_some(GROUP)).map_err(|e| usage(&e))?;
+    let stack = describe(&s.model, &text).map_err(|e| usage(&e))?;
+    let form = Form {
+        seed: s.seed,
+        quantized,
+        packed: s.packed,
+        distinct: s.distinct_layers.map(usize::from),
+    };
+    let tensors = delivery(&stack, &form).map_err(|e| usage(&e))?;
+    let files = Files::plan(&tensors, s.shard_size.unwrap_or(u64::MAX));
+    let parent = match s.out.parent() {
+        Some(p) if p != Path::new("") => p,
+        _ => Path::new("."),
+    };
+    let failed = |path: &Path| {
+        let path = path.to_path_buf();
+        move |source| CliError::Write { path, source }
+    };
+    fs::create_dir_all(parent).map_err(failed(parent))?;
+    room(parent, files.bytes)?;
+    // removed when anything fails; a killed run leaves a folder that no one takes for a delivery
+    let partial =
+        tempfile::Builder::new().prefix(".synth-partial-").tempdir_in(parent).map_err(failed(parent))?;
+    let progress = Progress::hidden();
+    progress.start(files.bytes >> 20);
+    let done = Cell::new(0);
+    let wrote = |n: u64| {
+        done.set(done.get() + n);
+        progress.reach(done.get() >> 20);
+    };
+    for shard in &files.shards {
+        progress.started(&shard.name);
+        let file = partial.path().join(&shard.name);
+        write(&file, &tensors[shard.tensors.clone()], &wrote).map_err(failed(&s.out.join(&shard.name)))?;
+        progress.finished(&shard.name);
+    }
+    progress.clear();
+    let captures = partial.path().join(CAPTURES);
+    write(&captures, &prompt(s, &stack), &|_| ()).map_err(failed(&captures))?;
+    let out_name = s.out.display().to_string();
+    let mut texts = vec![
+        ("config.json", format!("{:#}\n", serde_json::Value::Object(text))),
+        (crate::workspace::FILE, workspace(&s.model, &out_name, CAPTURES)),
+    ];
+    texts.extend(files.index.clone());
+    for (name, text) in texts {
+        let path = partial.path().join(name);
+        fs::write(&path, text).map_err(failed(&path))?;
+    }
+    let made = partial.keep();
+    fs::rename(&made, &s.out).map_err(|e| {
+        // what is there is whole, but not where it was asked for
+        let _ = fs::remove_dir_all(&made);
+        failed(&s.out)(e)
+    })?;
+    let seconds = start.elapsed().as_secs_f64();
+    let bytes = files.bytes as f64;
+    eprintln!("{:.2} GB in {seconds:.1} s, {:.2} GB/s", bytes / 1e9, bytes / 1e9 / seconds);
+    out(&format!("{}\n", s.out.join(crate::workspace::FILE).display()));
+    Ok(WELL)
+}
+
+/// Fails where the file system has less free than the delivery needs.
+fn room(dir: &Path, needed: u64) -> Result<(), CliError> {
+    let free = rustix::fs::statvfs(dir)
+        .map_err(|e| CliError::Read { path: dir.to_path_buf(), source: e.into() })
+        .map(|s| s.f_bavail.saturating_mul(s.f_frsize))?;
+    if free >= needed {
+        return Ok(());
+    }
+    Err(CliError::Usage(format!(
+        "the delivery takes {:.1} GB and {} has {:.1} GB free; take fewer layers, --packed, a smaller --vocab or another disk",
+        needed as f64 / 1e9,
+        dir.display(),
+        free as f64 / 1e9
+    )))
+}
+
+/// One file, on the disk when this returns.
+fn write(path: &Path, tensors: &[Tensor], wrote: &dyn Fn(u64)) -> std::io::Result<()> {
+    let mut file = File::create(path)?;
+    write_file(tensors, &mut file, wrote)?;
+    file.flush()?;
+    file.sync_data()
+}
+
+/// The prompt's ids, and those that follow each: uniform over the vocabulary.
+fn prompt(s: &Synth, stack: &Stack) -> [Tensor; 2] {
+    let stream = Stream::new(s.seed, "input_ids");
+    let id = |i: u64| (stream.word(i) % stack.facts.vocab) as i64;
+    let tokens = u64::from(s.tokens);
+    let tensor = |name: &str, first: u64| Tensor {
+        name: name.into(),
+        dtype: "I64",
+        shape: vec![tokens],
+        values: Values::Given((first..first + tokens).map(id).collect()),
+        stream,
+        first: 0,
+    };
+    [tensor("input_ids", 0), tensor("next_ids", 1)]
+}

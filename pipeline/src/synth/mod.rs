@@ -1,0 +1,73 @@
+//! Synthetic deliveries at a model's published dimensions: valid names and files, random weights, the same
+//! bits for the same seed on every machine.
+//!
+//! They are what benchmarks and full-size runs work on where the published weights cannot be had. Nothing
+//! here holds more than a few mebibytes at a time, and nothing is learned from: the numbers mean nothing.
+
+mod files;
+mod published;
+mod statistics;
+mod tensors;
+mod values;
+mod workspace;
+
+pub use files::{Files, Shard, write_file};
+pub use published::{config, names};
+pub use tensors::{Form, GROUP, Tensor, tensors};
+pub use values::{Stream, Values};
+pub use workspace::workspace;
+
+use mica_models::Stack;
+use thiserror::Error;
+
+/// Why a synthetic delivery can't be made.
+#[derive(Debug, Error)]
+pub enum SynthError {
+    /// No such model.
+    #[error("no published dimensions are known of {name:?}; there are {known}")]
+    Model {
+        /// As asked for.
+        name: String,
+        /// Those there are.
+        known: String,
+    },
+    /// The description refused the configuration.
+    #[error(transparent)]
+    Config(#[from] mica_models::ModelError),
+    /// A weight without stated statistics.
+    #[error("no statistics are stated for the weight {role:?}")]
+    Statistics {
+        /// The weight's name within its part.
+        role: String,
+    },
+    /// Layers that would share bytes are of different kinds.
+    #[error(
+        "layers {layer} and {like} are of different kinds and can't share bytes; take a multiple of {period} for --distinct-layers"
+    )]
+    Distinct {
+        /// A layer.
+        layer: usize,
+        /// The one whose bytes it would have.
+        like: usize,
+        /// After how many layers the kinds repeat.
+        period: usize,
+    },
+}
+
+/// All tensors of a delivery, in the order of its files.
+pub fn delivery(stack: &Stack, form: &Form) -> Result<Vec<Tensor>, SynthError> {
+    if let Some(distinct) = form.distinct {
+        let period = (1..).find(|p| stack.layers.iter().zip(stack.layers.iter().skip(*p)).all(|(a, b)| a == b));
+        for layer in 0..stack.layers.len() {
+            let like = layer % distinct;
+            if stack.layers[layer] != stack.layers[like] {
+                return Err(SynthError::Distinct { layer, like, period: period.unwrap_or(1) });
+            }
+        }
+    }
+    let mut all = Vec::new();
+    for part in stack.parts() {
+        all.extend(tensors(stack, part, form)?);
+    }
+    Ok(all)
+}

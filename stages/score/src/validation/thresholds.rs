@@ -1,0 +1,146 @@
+//! The bounds of the walkthrough's validations, each of which `workspace.toml` may override by name.
+//!
+//! A field without `tight` is the published walkthrough's own bound, which can be loose; the others are this
+//! project's. They are inputs of scoring alone: changing one judges again and simulates nothing.
+
+use serde::{Deserialize, Serialize};
+
+/// Declares one validation's bounds: field, default, meaning.
+macro_rules! bounds {
+    ($(#[$doc:meta])* $name:ident { $($field:ident = $default:literal, $meaning:literal;)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+        #[serde(default, deny_unknown_fields)]
+        pub struct $name {
+            $(#[doc = $meaning] pub $field: f64,)*
+        }
+
+        impl Default for $name {
+            fn default() -> Self {
+                Self { $($field: $default,)* }
+            }
+        }
+    };
+}
+
+bounds! {
+    /// Of `router`.
+    Router {
+        score_error = 2e-3, "Largest error of a chosen expert's score, exclusive in the published gate.";
+        tight_score_error = 2e-4, "The same, ours.";
+        reference_error = 1e-6, "Largest relative error of our float64 evaluator against the published one.";
+    }
+}
+
+bounds! {
+    /// Of `moe-routed`, `moe-block` and `moe-block-real`, whose cosine is set one by one.
+    Moe {
+        cosine = 0.999, "Least cosine of the block's output, at every token.";
+        norm_ratio = 0.02, "Largest distance of its norm ratio from 1.";
+        branch = 0.5, "Least movement of the output by the shared expert, in the reference's movement.";
+        tight_cosine = 0.99999, "Least cosine of the output and of each component.";
+        tight_norm_ratio = 0.001, "Largest distance of their norm ratios from 1.";
+        tight_branch = 0.01, "Largest distance of the branch's movement from the reference's, relative to it.";
+        reference_error = 1e-6, "Largest relative error of our float64 evaluator against the published one.";
+    }
+}
+
+bounds! {
+    /// Of the routed half alone.
+    MoeRouted {
+        cosine = 0.98, "Least cosine of the output, at every token.";
+        norm_ratio = 0.02, "Largest distance of its norm ratio from 1.";
+        tight_cosine = 0.99999, "Least cosine of the output, ours.";
+        tight_norm_ratio = 0.001, "Largest distance of its norm ratio from 1, ours.";
+        reference_error = 1e-6, "Largest relative error of our float64 evaluator against the published one.";
+    }
+}
+
+bounds! {
+    /// Of a mixer, of whole layers and of stacks of them.
+    Layers {
+        cosine = 0.98, "Least cosine of each layer's output, at every step.";
+        norm_ratio = 0.05, "Largest distance of its norm ratio from 1.";
+        tight_cosine = 0.99999, "Least cosine of outputs, components, states and cached rows.";
+        tight_norm_ratio = 0.001, "Largest distance of their norm ratios from 1.";
+        reference_error = 1e-6, "Largest relative error of our float64 evaluator against the published one.";
+    }
+}
+
+bounds! {
+    /// Of `embed`.
+    Embed {
+        max_error = 0.0, "Largest distance of an element from the row in the residual's format.";
+    }
+}
+
+bounds! {
+    /// Of `lm-head`.
+    LmHead {
+        tight_cosine = 0.99999, "Least cosine of a token's logits to the reference's.";
+        tight_norm_ratio = 0.001, "Largest distance of their norm ratio from 1.";
+        reference_error = 1e-6, "Largest relative error of our float64 evaluator against the published one.";
+    }
+}
+
+bounds! {
+    /// Of `reference`.
+    Reference {
+        reference_error = 1e-6, "Largest relative error of our float64 evaluator against the published one.";
+    }
+}
+
+/// The bounds of every validation, by its name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Bounds {
+    /// `router`.
+    pub router: Router,
+    /// `moe-routed`.
+    pub moe_routed: MoeRouted,
+    /// `moe-block`.
+    pub moe_block: Moe,
+    /// `moe-block-real`.
+    pub moe_block_real: Moe,
+    /// `reference`.
+    pub reference: Reference,
+    /// `deltanet`.
+    pub deltanet: Layers,
+    /// `linear-layer`.
+    pub linear_layer: Layers,
+    /// `resume`.
+    pub resume: Layers,
+    /// `attention`.
+    pub attention: Layers,
+    /// `attention-layer`.
+    pub attention_layer: Layers,
+    /// `hybrid`.
+    pub hybrid: Layers,
+    /// `embed`.
+    pub embed: Embed,
+    /// `lm-head`.
+    pub lm_head: LmHead,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_bound_is_overridden_by_name_and_the_others_stay() {
+        let given: Bounds = toml::from_str("[moe-block]\ncosine = 0.9995\n").unwrap();
+        let expected =
+            Bounds { moe_block: Moe { cosine: 0.9995, ..Moe::default() }, ..Bounds::default() };
+        assert_eq!(given, expected);
+    }
+
+    #[test]
+    fn unknown_validations_and_bounds_are_refused() {
+        for (text, words) in
+            [("[moe]\n", "unknown field `moe`"), ("[router]\ncosine = 1.0\n", "unknown field `cosine`")]
+        {
+            let message = toml::from_str::<Bounds>(text).unwrap_err().to_string();
+            assert!(message.contains(words), "{message}");
+        }
+    }
+}

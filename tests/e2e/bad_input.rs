@@ -1,0 +1,240 @@
+//! What is wrong with a delivery or a workspace is named, with what to do, and costs the cache nothing.
+
+use crate::tiny;
+use mica_fetch::testing::{NewTensor, edit_tensor, read_safetensors, remove_tensor, shard, write_safetensors};
+use mica_tests::{Workspace, names};
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+/// One thing that is wrong, the exit status, and words of the message.
+type Case = (&'static str, fn(&mut Workspace), i32, &'static [&'static str]);
+
+const LAYER_5: &str = "model.language_model.layers.5";
+
+fn weights(workspace: &Workspace) -> PathBuf {
+    workspace.own("tiny").join("model.safetensors")
+}
+
+/// Rewrites the weights with their tensors changed.
+fn rewrite(workspace: &Workspace, change: fn(&mut Vec<NewTensor>)) {
+    let path = weights(workspace);
+    let mut tensors = read_safetensors(&path);
+    change(&mut tensors);
+    write_safetensors(&path, &tensors);
+}
+
+fn norm(tensors: &mut [NewTensor]) -> &mut NewTensor {
+    let name = format!("{LAYER_5}.input_layernorm.weight");
+    tensors.iter_mut().find(|t| t.name == name).expect("a norm weight")
+}
+
+/// Rewrites the config's text fields.
+fn config(workspace: &Workspace, change: fn(&mut serde_json::Map<String, serde_json::Value>)) {
+    let path = workspace.own("tiny").join("config.json");
+    let mut value: serde_json::Value = serde_json::from_slice(&fs::read(&path).expect("a config")).expect("JSON");
+    change(value["text_config"].as_object_mut().expect("a text config"));
+    fs::write(path, value.to_string()).expect("a config is written");
+}
+
+fn cut(path: &Path, by: u64) {
+    let file = File::options().write(true).open(path).expect("the weights");
+    let length = file.metadata().expect("their size").len();
+    file.set_len(length - by).expect("they are cut short");
+}
+
+const DELIVERIES: &[Case] = &[
+    (
+        "weights cut short",
+        |w| cut(&weights(w), 1000),
+        1,
+        &["model.safetensors", "cut short", "lm_head.weight"],
+    ),
+    ("weights that are no safetensors", |w| fs::write(weights(w), "<html>not found</html>").expect("written"), 1, &[
+        "model.safetensors",
+        "download",
+    ]),
+    (
+        "a shard that the disk lacks",
+        |w| {
+            let dir = w.own("tiny");
+            shard(&dir, 3);
+            fs::remove_file(dir.join("model.safetensors-00002-of-00003.safetensors")).expect("removed");
+        },
+        1,
+        &["model.safetensors.index.json", "model.safetensors-00002-of-00003.safetensors", "download"],
+    ),
+    (
+        "a tensor of a wrong shape",
+        |w| rewrite(w, |tensors| norm(tensors).shape = vec![2, 64]),
+        1,
+        &["layer5", "layers.5.input_layernorm.weight", "[2, 64]", "[128]", "config"],
+    ),
+    (
+        "a tensor of a wrong dtype",
+        |w| rewrite(w, |tensors| norm(tensors).dtype = "I16".parse().expect("a dtype")),
+        1,
+        &["layer5", "layers.5.input_layernorm.weight", "I16", "expected"],
+    ),
+    (
+        "a missing tensor",
+        |w| remove_tensor(&weights(w), &format!("{LAYER_5}.mlp.gate.weight")),
+        1,
+        &["layer5", "mlp.gate.weight", "tried", "model.language_model.layers.5.mlp.gate.weight"],
+    ),
+    (
+        "a tensor that nobody reads",
+        |w| rewrite(w, |tensors| tensors.push(NewTensor::f32("model.language_model.layers.5.mlp.gate.bias", &[1], &[0.0]))),
+        1,
+        &["layers.5.mlp.gate.bias", "does not read"],
+    ),
+    (
+        "a scale beside a tensor that is not quantized",
+        |w| rewrite(w, |tensors| tensors.push(NewTensor::f32("model.language_model.layers.5.mlp.gate.w_scale", &[16, 1], &[1.0; 16]))),
+        1,
+        &["layer5", "layers.5.mlp.gate.w_scale", "not quantized", "remove"],
+    ),
+    (
+        "one tensor under two names",
+        |w| {
+            rewrite(w, |tensors| {
+                let twin = NewTensor { name: "model.layers.5.input_layernorm.weight".into(), ..norm(tensors).clone() };
+                tensors.push(twin);
+            });
+        },
+        1,
+        &["layer5", "model.layers.5.input_layernorm.weight", LAYER_5],
+    ),
+    (
+        "NaN in a weight",
+        |w| {
+            let router = format!("{LAYER_5}.mlp.gate.weight");
+            edit_tensor(&weights(w), &router, |bytes| bytes[6..8].copy_from_slice(&0x7fc0_u16.to_le_bytes()));
+        },
+        1,
+        &["quantize:tiny.layer5", "mlp.gate.weight", "element 3", "NaN", "repair"],
+    ),
+    (
+        "a missing config field",
+        |w| config(w, |fields| drop(fields.remove("head_dim"))),
+        1,
+        &["head_dim", "missing", "tiny"],
+    ),
+    (
+        "a config field of a wrong kind",
+        |w| config(w, |fields| drop(fields.insert("num_experts".into(), "sixteen".into()))),
+        1,
+        &["num_experts", "sixteen", "expected"],
+    ),
+    (
+        "a config of other dimensions",
+        |w| config(w, |fields| drop(fields.insert("moe_intermediate_size".into(), 32.into()))),
+        1,
+        &["mlp.experts", "[16, 128, 128]", "[16, 64, 128]", "config"],
+    ),
+    (
+        "a config that is no JSON",
+        |w| fs::write(w.own("tiny").join("config.json"), "{\n \"text_config\": oops").expect("written"),
+        1,
+        &["config.json:2:"],
+    ),
+    ("a missing config", |w| fs::remove_file(w.own("tiny").join("config.json")).expect("removed"), 1, &["config.json", "config ="]),
+    (
+        "missing captures",
+        |w| fs::remove_file(w.own("tiny").join("test_vectors_f64.safetensors")).expect("removed"),
+        1,
+        &["test_vectors_f64.safetensors", "captures"],
+    ),
+    (
+        "no weights at all",
+        |w| fs::remove_file(weights(w)).expect("removed"),
+        1,
+        &["no model.safetensors", "name the weights file"],
+    ),
+    (
+        "no delivery at all",
+        |w| fs::remove_dir_all(w.own("tiny")).expect("removed"),
+        1,
+        &["tests/delivery/tiny", "No such file"],
+    ),
+];
+
+const WORKSPACES: &[Case] = &[
+    ("an unknown key", |w| w.append("\n[model.tiny.extra]\nx = 1\n"), 2, &["workspace.toml", "line ", "extra", "unknown field"]),
+    ("an unknown key at the top", |w| w.append("\n[divice.sim]\nproduct = \"qb16\"\n"), 2, &["line ", "divice", "device"]),
+    ("no TOML", |w| w.append("\n[model.tiny\n"), 2, &["workspace.toml", "line "]),
+    ("a recipe that is not there", |w| w.set("model.tiny.recipe", "w4a61"), 2, &["\"w4a61\"", "is it \"w4a16\"?"]),
+    ("a model that nobody described", |w| w.set("model.tiny.description", "llama"), 1, &["llama", "qwen3_5_35b_a3b"]),
+    ("a product that does not exist", |w| w.set("device.sim.product", "qb64"), 2, &["[device.sim]", "qb64", "qb16"]),
+    ("a bus that does not exist", |w| w.set("device.sim.bus_bytes", 12), 2, &["[device.sim]", "bus_bytes", "8, 16 or 32"]),
+    ("a cache shorter than the prompt", |w| w.set("model.tiny.capacity", 4), 2, &["[model.tiny]", "capacity", "raise"]),
+    ("a format that does not exist", |w| w.first_rule("w4a16", r#"pattern = "*", format = "i5""#), 2, &["i5", "line "]),
+    (
+        "a group that divides no row",
+        |w| w.first_rule("w4a16", r#"pattern = "mlp.experts.*", format = "i4", group = 48, scale = "f16""#),
+        1,
+        &["mlp.experts", "48", "divides"],
+    ),
+    ("a workspace that is not there", |w| fs::remove_file(w.dir().join("workspace.toml")).expect("removed"), 2, &["workspace.toml", "-C"]),
+];
+
+/// Breaks a workspace whose cache is filled, one thing at a time, then mends it.
+fn refuses(cases: &[Case]) {
+    let filled = tiny();
+    let good = filled.build_well(&[]);
+    for (what, break_it, exit, words) in cases {
+        let mut workspace = tiny().on_cache(Some(filled.cache()));
+        break_it(&mut workspace);
+        let run = workspace.build(&[]);
+        assert_eq!(run.exit, Some(*exit), "{what}\n{}", run.stderr);
+        for word in *words {
+            assert!(unwrapped(&run.stderr).contains(word), "{what}: no {word:?} in\n{}", run.stderr);
+        }
+        assert_eq!(run.stdout.trim(), "", "{what}: stdout is data");
+        let after = filled.build_well(&[]);
+        assert_eq!((after.ran(), &after.stdout), (names(&[]), &good.stdout), "{what}: the cache is as before");
+    }
+}
+
+#[test]
+fn a_delivery_that_is_wrong_is_refused_by_name() {
+    refuses(DELIVERIES);
+}
+
+#[test]
+fn a_workspace_that_is_wrong_is_refused_with_its_line() {
+    refuses(WORKSPACES);
+}
+
+#[test]
+fn targets_that_do_not_exist_are_refused_with_the_nearest() {
+    let workspace = tiny();
+    for (word, nearest) in [
+        ("pack:tiny.layr5", "pack:tiny.layer5"),
+        ("score:tiny.decod", "score:tiny.decode"),
+        ("decoed", "decode"),
+        ("quantise:tiny.head", "quantize:tiny.head"),
+    ] {
+        for command in ["build", "invalidate", "why", "targets", "graph"] {
+            let run = workspace.mica(&[command, word]).run().exits(2);
+            let said = unwrapped(&run.stderr);
+            assert!(said.contains(word) && said.contains(&format!("{nearest:?}")), "{command} {word}\n{said}");
+            assert_eq!(run.stdout, "", "{command} {word}");
+        }
+    }
+    let far = workspace.mica(&["build", "nothing-like-it"]).run().exits(2);
+    assert!(far.stderr.contains("mica targets") && !far.stderr.contains("the nearest"), "{}", far.stderr);
+}
+
+#[test]
+fn words_that_do_not_exist_are_misuse() {
+    let workspace = tiny();
+    for words in [&["bild"][..], &["build", "--treads", "4"], &["build", "-j0"], &["build", "-jx"], &["why"], &["pack:tiny.layer[3..1]"]] {
+        let run = workspace.mica(words).run().exits(2);
+        assert!(run.stdout.is_empty() && !run.stderr.is_empty(), "{words:?}");
+    }
+}
+
+/// A message as one line, whatever the width it was wrapped to.
+fn unwrapped(text: &str) -> String {
+    text.split(|c: char| c.is_whitespace() || c == '│').filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ")
+}

@@ -1,0 +1,102 @@
+//! A cache that something else has written to: detected, a miss, made again.
+
+use crate::tiny;
+use mica_tests::{Workspace, files_below, names};
+use std::fs::{self, File};
+use std::path::Path;
+
+type Damage = fn(&Path);
+
+fn flip(path: &Path) {
+    let mut bytes = fs::read(path).expect("a file of the cache");
+    let middle = bytes.len() / 2;
+    if let Some(byte) = bytes.get_mut(middle) {
+        *byte ^= 0x40;
+    }
+    fs::write(path, bytes).expect("a file of the cache is written");
+}
+
+fn truncate(path: &Path) {
+    let file = File::options().write(true).open(path).expect("a file of the cache");
+    let length = file.metadata().expect("its size").len();
+    file.set_len(length / 2).expect("a file of the cache is cut short");
+}
+
+fn empty(path: &Path) {
+    fs::write(path, "").expect("a file of the cache is emptied");
+}
+
+fn delete(path: &Path) {
+    fs::remove_file(path).expect("a file of the cache is removed");
+}
+
+fn garbage(path: &Path) {
+    fs::write(path, [0xa5; 4096]).expect("a file of the cache is overwritten");
+}
+
+const DAMAGES: [(&str, Damage); 5] =
+    [("flipped", flip), ("cut short", truncate), ("emptied", empty), ("removed", delete), ("overwritten", garbage)];
+
+/// Damages every file below a folder of the cache.
+fn damage(workspace: &Workspace, folder: &str, by: Damage) -> usize {
+    let files = files_below(&workspace.cache().join(folder));
+    files.iter().for_each(|file| by(file));
+    files.len()
+}
+
+#[test]
+fn damaged_blobs_are_made_again() {
+    for (what, by) in DAMAGES {
+        let workspace = tiny();
+        let first = workspace.build_well(&[]);
+        assert!(damage(&workspace, "blobs-1", by) > 50);
+        let rebuilt = workspace.build_well(&[]);
+        assert_eq!(rebuilt.stdout, first.stdout, "{what}");
+        assert!(!rebuilt.ran().is_empty(), "{what}");
+        // What is read from now on is read by stages that run, and each finds out for itself.
+        workspace.mica(&["invalidate", "simulate:*", "score:*", "link:*"]).run().exits(0);
+        let again = workspace.build_well(&[]);
+        assert_eq!(again.stdout, first.stdout, "{what}");
+        assert_eq!(workspace.build_well(&[]).ran(), names(&[]), "{what}");
+    }
+}
+
+#[test]
+fn a_damaged_log_costs_time_and_nothing_else() {
+    for (what, by) in DAMAGES {
+        let workspace = tiny();
+        let first = workspace.build_well(&[]);
+        assert!(damage(&workspace, "log-1", by) > 0);
+        let rebuilt = workspace.build_well(&[]);
+        assert_eq!(rebuilt.stdout, first.stdout, "{what}");
+        assert_eq!(rebuilt.keys(), first.keys(), "{what}");
+        assert!(!rebuilt.ran().is_empty(), "{what}");
+        assert_eq!(workspace.build_well(&[]).ran(), names(&[]), "{what}");
+    }
+}
+
+#[test]
+fn a_damaged_stamp_memo_costs_time_and_nothing_else() {
+    for (what, by) in DAMAGES {
+        let workspace = tiny();
+        let first = workspace.build_well(&[]);
+        by(&workspace.cache().join("stamps"));
+        let second = workspace.build_well(&[]);
+        assert_eq!((second.ran(), second.stdout), (names(&[]), first.stdout), "{what}");
+    }
+}
+
+#[test]
+fn verify_finds_what_is_damaged() {
+    let workspace = tiny();
+    let first = workspace.build_well(&[]);
+    let files = files_below(&workspace.cache().join("blobs-1"));
+    let chosen: Vec<_> = files.iter().step_by(17).collect();
+    chosen.iter().for_each(|file| flip(file));
+    let verify = workspace.mica(&["cache", "verify"]).run().exits(1);
+    assert_eq!(verify.stdout.matches("corrupt, dropped").count(), chosen.len(), "{}", verify.stdout);
+    workspace.mica(&["cache", "verify"]).run().exits(0);
+    let rebuilt = workspace.build_well(&[]);
+    assert_eq!(rebuilt.stdout, first.stdout);
+    assert_eq!(workspace.build_well(&[]).ran(), names(&[]));
+}

@@ -1,0 +1,70 @@
+//! Threads, several builds at once, and builds that are killed.
+
+use crate::{both, tiny};
+use mica_tests::names;
+use std::time::{Duration, Instant};
+
+#[test]
+fn any_number_of_threads_gives_the_same_bytes() {
+    let runs = ["-j1", "-j2", "-j4", "-j16"].map(|jobs| both().build_well(&[jobs]));
+    for run in &runs[1..] {
+        // A key holds the digests of its inputs, so equal keys are equal outputs all the way.
+        assert_eq!(run.keys(), runs[0].keys());
+        assert_eq!(run.stdout, runs[0].stdout);
+    }
+}
+
+#[test]
+fn two_builds_on_one_cache_both_succeed() {
+    let alone = tiny().build_well(&[]);
+    let one = tiny();
+    let other = tiny().on_cache(Some(one.cache()));
+    let mut builds = [&one, &other].map(|workspace| workspace.mica(&["build"]));
+    let children = builds.each_mut().map(|mica| mica.spawn());
+    for (mica, child) in builds.iter().zip(children) {
+        assert_eq!(mica.wait(child).exits(0).stdout, alone.stdout);
+    }
+    assert_eq!(one.build_well(&[]).ran(), names(&[]));
+}
+
+#[test]
+fn a_killed_build_loses_nothing_that_was_done() {
+    let start = Instant::now();
+    let whole = tiny().build_well(&["-j1"]);
+    let time = start.elapsed();
+    let workspace = tiny();
+    for percent in [3, 10, 25, 45, 70, 90] {
+        let mut build = workspace.mica(&["build", "-j1"]);
+        let mut child = build.spawn();
+        std::thread::sleep(time * percent / 100);
+        child.kill().expect("the build is killed");
+        build.wait(child);
+    }
+    let finished = workspace.build_well(&[]);
+    assert_eq!(finished.stdout, whole.stdout);
+    assert_eq!(finished.keys(), whole.keys());
+    assert!(finished.ran().len() < whole.ran().len(), "what was done before the kill is reused");
+    assert_eq!(workspace.build_well(&[]).ran(), names(&[]));
+    let verify = workspace.mica(&["cache", "verify"]).run().exits(0);
+    assert!(verify.stdout.contains("are good"), "{}", verify.stdout);
+    let left = std::fs::read_dir(workspace.cache().join("tmp")).map_or(0, Iterator::count);
+    assert!(left == 0, "{left} temporaries of killed builds are left");
+}
+
+#[test]
+fn a_reader_that_goes_away_stops_no_build() {
+    let workspace = tiny();
+    let mut build = workspace.mica(&["build"]);
+    let mut child = build.spawn();
+    drop((child.stdout.take(), child.stderr.take()));
+    let deadline = Instant::now() + Duration::from_secs(120);
+    let status = loop {
+        match child.try_wait().expect("the build can be asked") {
+            Some(status) => break status,
+            None if Instant::now() > deadline => panic!("the build hangs"),
+            None => std::thread::sleep(Duration::from_millis(20)),
+        }
+    };
+    assert_eq!(status.code(), Some(0));
+    assert_eq!(workspace.build_well(&[]).ran(), names(&[]));
+}
