@@ -217,3 +217,107 @@ pub fn panic_text(panic: &(dyn Any + Send)) -> &str {
         _ => "without words",
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mica_cache::{Cache, StampMemo};
+    use std::cell::Cell;
+    use std::path::Path;
+
+    fn env(dir: &Path) -> Env {
+        let cache = Cache::open(&dir.join("cache")).unwrap();
+        Env::new(cache, StampMemo::load(&dir.join("stamps")), 1 << 20)
+    }
+
+    fn ask(env: &Env, version: u32, runs: &Cell<u32>) -> Result<Outcome, NodeError> {
+        let recipe = Recipe::new("double", version).param("n", 21);
+        action(env, Request { target: "double:n", recipe, memory: 1, bytes_in: 0 }, || {
+            runs.set(runs.get() + 1);
+            let mut made = Produced::default();
+            made.put(env, "out", b"42")?;
+            Ok(made)
+        })
+    }
+
+    #[test]
+    fn a_result_is_made_once_and_found_by_the_next_process() {
+        let dir = tempfile::tempdir().unwrap();
+        let runs = Cell::new(0);
+        let first = ask(&env(dir.path()), 1, &runs).unwrap();
+        let again = ask(&env(dir.path()), 1, &runs).unwrap();
+        assert_eq!((runs.get(), first == again), (1, true));
+        assert_eq!(first.digest("out"), blake3::hash(b"42"));
+    }
+
+    #[test]
+    fn a_dry_run_takes_the_same_decision_and_says_why() {
+        let dir = tempfile::tempdir().unwrap();
+        let runs = Cell::new(0);
+        let dry = || {
+            let mut e = env(dir.path());
+            e.dry = true;
+            e
+        };
+        let e = dry();
+        assert_eq!(ask(&e, 1, &runs), Err(NodeError::WouldRun { target: "double:n".into() }));
+        assert_eq!(e.why("double:n").as_deref(), Some("first build"));
+        ask(&env(dir.path()), 1, &runs).unwrap();
+        assert!(ask(&dry(), 1, &runs).is_ok());
+        let e = dry();
+        assert!(ask(&e, 2, &runs).is_err());
+        let why = e.why("double:n").unwrap();
+        assert!(why.contains("stage version") && why.contains('1') && why.contains('2'), "{why}");
+        assert_eq!(runs.get(), 1);
+    }
+
+    #[test]
+    fn a_lost_output_a_forced_build_and_a_forgotten_result_run_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let runs = Cell::new(0);
+        let out = ask(&env(dir.path()), 1, &runs).unwrap().digest("out").to_string();
+        let blobs = walk(&dir.path().join("cache"));
+        let blob = blobs.iter().find(|p| p.to_string_lossy().replace('/', "").contains(&out[2..])).unwrap();
+        std::fs::remove_file(blob).unwrap();
+        let e = env(dir.path());
+        ask(&e, 1, &runs).unwrap();
+        assert_eq!(e.why("double:n").as_deref(), Some("its output out is not in the cache"));
+        let mut e = env(dir.path());
+        e.force = true;
+        ask(&e, 1, &runs).unwrap();
+        let e = env(dir.path());
+        e.cache.forget(&e.cache.last("double:n").unwrap().key()).unwrap();
+        ask(&e, 1, &runs).unwrap();
+        assert_eq!(e.why("double:n").as_deref(), Some("invalidated"));
+        assert_eq!(runs.get(), 4);
+    }
+
+    #[test]
+    fn no_failure_is_kept() {
+        let dir = tempfile::tempdir().unwrap();
+        let fail = |e: fn() -> Result<Produced, BodyError>| {
+            let env = env(dir.path());
+            let recipe = Recipe::new("double", 1).param("n", 21);
+            action(&env, Request { target: "t", recipe, memory: 1, bytes_in: 0 }, e).unwrap_err()
+        };
+        let stage = fail(|| Err(BodyError::stage("wrong")));
+        assert_eq!(stage, NodeError::Stage { target: "t".into(), message: "wrong".into() });
+        assert!(matches!(fail(|| Err(BodyError::environment("full"))), NodeError::Environment { .. }));
+        assert!(matches!(fail(|| Err(BodyError::Lost(blake3::hash(b"")))), NodeError::Lost { .. }));
+        assert!(
+            matches!(fail(|| panic!("boom")), NodeError::Stage { message, .. } if message.contains("boom"))
+        );
+        let runs = Cell::new(0);
+        ask(&env(dir.path()), 1, &runs).unwrap();
+        assert_eq!(runs.get(), 1);
+    }
+
+    fn walk(dir: &Path) -> Vec<std::path::PathBuf> {
+        let mut found = Vec::new();
+        for entry in std::fs::read_dir(dir).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() { found.extend(walk(&path)) } else { found.push(path) }
+        }
+        found
+    }
+}

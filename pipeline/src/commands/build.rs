@@ -26,6 +26,7 @@ pub fn run(workspace: &Workspace, cache: Option<&Path>, b: &Build) -> Result<u8,
     let mut env = environment(workspace, cache)?;
     env.dry = b.dry_run;
     env.force = b.always;
+    env.threads = jobs;
     if let Some(path) = &b.events {
         env.sink = Sink::create(path).map_err(|source| CliError::Write { path: path.clone(), source })?;
     }
