@@ -1,9 +1,11 @@
 //! Preparing weights: from what a delivery holds to what a function takes.
 //!
 //! A weight whose published layout differs has a converter registered for it (`crate::naming`): a function of
-//! the HIR of one parameter and one result, like any other. `converters` lists a module's in the order in
-//! which they run, children first; packing runs those of each part in that order, and so does `Prepared`, which
-//! gives an evaluation the weights of a delivery as it is.
+//! the HIR of one parameter and one result, like any other. Two run them. Packing takes the converters of
+//! `crate::sources` and evaluates each on the numbers of the elements instead of their values, so that every
+//! dtype keeps its bits. `Prepared` evaluates them on values, children first, and gives an evaluation the weights
+//! of a delivery as it is. No converter reads another weight, so the order changes no result; it decides which
+//! weight is named where several are wrong.
 
 use crate::error::ModelError;
 use crate::eval::{EvalError, Options, Resource, Tensor, Weights, evaluate};
@@ -82,8 +84,10 @@ impl<'a> Prepared<'a> {
                 Some(_) => {}
             }
             if let Some(converter) = &source.converter {
-                let data = convert(&role, converter, published)
-                    .map_err(|error| PrepareError::Converter { role: role.clone(), error })?;
+                let data = convert(&role, converter, published).map_err(|error| PrepareError::Converter {
+                    role: role.clone(),
+                    error: Box::new(error),
+                })?;
                 prepared.converted.insert(role.clone(), data);
             }
             prepared.types.insert(role, Type::new(source.dtype, &source.shape));
@@ -160,7 +164,7 @@ pub enum PrepareError {
         /// The weight.
         role: String,
         /// Why.
-        error: EvalError,
+        error: Box<EvalError>,
     },
     /// A part that the stack does not have.
     #[error(transparent)]

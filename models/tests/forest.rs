@@ -16,13 +16,6 @@ fn tree() -> Forest {
 
 #[test]
 fn the_forest_as_text() {
-    let clock = std::time::Instant::now();
-    let s = published();
-    eprintln!("stack {:?}", clock.elapsed());
-    counts(&s).unwrap();
-    eprintln!("counts {:?}", clock.elapsed());
-    forest(&s).unwrap();
-    eprintln!("forest {:?}", clock.elapsed());
     insta::assert_snapshot!("forest", tree());
 }
 

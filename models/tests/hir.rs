@@ -1,5 +1,7 @@
 //! The HIR's rules: inference and its refusals, modules, flattening.
 
+mod common;
+
 use mica_models::hir::{
     Builder, Child, Dim, DimVar, Dtype, Function, HirError, Module, Op, ReduceKind, Type, inline,
 };
@@ -200,7 +202,7 @@ fn a_weight_is_listed_and_a_tensor_is_not() {
     assert_eq!(names, ["a", "b"]);
     assert_eq!(module.entry.as_deref(), Some("h"));
     let clash = Module::new("m", vec![linear("f", "a"), linear("f", "b")], Vec::new());
-    let message = "m: the name `f` is used twice, expected function and child names to be disjoint";
+    let message = "m: the name `f` is used twice, expected function, child and weight names to be disjoint";
     assert_eq!(clash.expect_err("a clash").to_string(), message);
 }
 
@@ -236,4 +238,51 @@ fn a_call_is_checked() {
     assert_eq!(arity, "outer: call of `f` gets 2 operands, expected 1: x");
     let shape = b.call(&[], &f, &[y]).expect_err("a wrong shape").to_string();
     assert_eq!(shape, "outer: call at `` on (f32[4]): expected `x` of `f` to be f32[3]");
+}
+
+#[test]
+fn a_module_is_checked_as_a_whole() {
+    let moe = common::store::layer().child("moe").expect("a child").clone();
+    let refused = |edit: &dyn Fn(&mut Module)| {
+        let mut moe = moe.clone();
+        edit(&mut moe);
+        moe.check().expect_err("refused").to_string()
+    };
+    let table = [
+        (
+            refused(&|m| m.children[0].name = "moe".to_string()),
+            "moe: the name `moe` is used twice, expected function, child and weight names to be disjoint",
+        ),
+        (
+            refused(&|m| m.entry = Some("forward".to_string())),
+            "module `moe` has no function `forward`, expected one of: shared_expert, routed_experts, routed, moe",
+        ),
+        // A call goes to a function before its caller, so none can call itself.
+        (
+            refused(&|m| m.functions.swap(0, 3)),
+            "module `moe` has no function before its caller `shared_expert`, expected one of: none",
+        ),
+        (
+            refused(&|m| m.children[0].name = "gate".to_string()),
+            "module `moe` has no child `router`, expected one of: gate",
+        ),
+        (
+            refused(&|m| drop(m.children[0].module.functions[0].results.pop())),
+            "routed: call at `` on (bf16[128]): expected `router` on (bf16[128]) giving (bf16[4], i64[4])",
+        ),
+    ];
+    for (found, expected) in table {
+        assert_eq!(found, expected);
+    }
+    let with = |name: &str, n: u64| {
+        let mut b = Builder::new(name);
+        let w = b.weight("w", f32s(&[n]));
+        b.result("y", w);
+        b.finish().expect("a function")
+    };
+    let two_types = Module::new("m", vec![with("f", 2), with("g", 3)], Vec::new());
+    assert_eq!(
+        two_types.expect_err("two types").to_string(),
+        "m: weight `w` has types f32[2] and f32[3], expected one type a name"
+    );
 }

@@ -46,6 +46,11 @@ pub enum Command {
         #[arg(required = true)]
         targets: Vec<String>,
     },
+    /// Say of each judged target what its gates last said, or that it would run; nothing runs.
+    Status {
+        /// Only these.
+        targets: Vec<String>,
+    },
     /// Print what targets need, as Graphviz or text.
     Graph {
         /// Which [default: the workspace's default target].
@@ -61,6 +66,16 @@ pub enum Command {
     },
     /// Write a synthetic delivery at a model's published dimensions; prints the path of its workspace.
     Synth(Synth),
+    /// List the described models, print one as a tree, or its source.
+    Models(crate::commands::models::Args),
+    /// Read the specification: topics, an outline, a section.
+    Spec(crate::commands::spec::Args),
+    /// Read the tutorial, its code quoted from the shipped source.
+    Tutorial(crate::commands::tutorial::Args),
+    /// Run a function of a described model and compare it with a reference.
+    Check(Box<crate::commands::check::Args>),
+    /// Count a function's arithmetic and bytes, and bound its time on the device.
+    Analyze(crate::commands::analyze::Args),
     /// Look after the cache.
     Cache {
         /// What.

@@ -20,6 +20,17 @@ pub struct Facts {
     pub blocks: usize,
     /// Whether forced routing comes from captures of the same weights (else from our own reference).
     pub captured_routing: bool,
+    /// Of a validation: what it runs, in place of all the nodes of a model.
+    pub trial: Option<TrialFacts>,
+}
+
+/// What a validation runs.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct TrialFacts {
+    /// Parts, in order; each takes what the one before left.
+    pub parts: Vec<usize>,
+    /// Runs on the device: none, one, or one of all steps and then one a step.
+    pub runs: usize,
 }
 
 /// Which experts a device run takes.
@@ -63,6 +74,12 @@ pub enum Job {
     Timing,
     /// The gates of decode.
     Score,
+    /// A validation's float64 reference of a part.
+    Expected(usize),
+    /// A validation's run of a part on the device: part, run.
+    Trial(usize, usize),
+    /// The gates of a validation.
+    Judge,
 }
 
 /// A job of a model (an index into the facts).
@@ -102,6 +119,13 @@ pub fn name(facts: &Facts, job: Job) -> String {
         Job::Kernel => format!("simulate:{m}.kernel"),
         Job::Timing => format!("timing:{m}.kernel"),
         Job::Score => format!("score:{m}.decode"),
+        Job::Expected(p) => format!("reference:{m}.{}", part(p)),
+        Job::Trial(p, run) => match &facts.trial {
+            Some(t) if t.runs > 1 => format!("simulate:{m}.{}.run{run}", part(p)),
+            _ => format!("simulate:{m}.{}", part(p)),
+        },
+        // the validation's name is the model's
+        Job::Judge => format!("score:{m}"),
     }
 }
 
@@ -142,6 +166,9 @@ impl Graph {
 
 /// The jobs of a model in order, each with what it needs.
 fn jobs(f: &Facts) -> Vec<(Job, Vec<Job>)> {
+    if let Some(trial) = &f.trial {
+        return trial_jobs(f, trial);
+    }
     let parts = 0..f.parts.len();
     let head = f.parts.len() - 1;
     let mut out = Vec::new();
@@ -194,6 +221,35 @@ fn jobs(f: &Facts) -> Vec<(Job, Vec<Job>)> {
     out
 }
 
+/// The jobs of a validation in order, each with what it needs.
+fn trial_jobs(f: &Facts, trial: &TrialFacts) -> Vec<(Job, Vec<Job>)> {
+    let mut out: Vec<(Job, Vec<Job>)> = Vec::new();
+    let mut judged = Vec::new();
+    for (i, &p) in trial.parts.iter().enumerate() {
+        let below = i.checked_sub(1).map(|b| trial.parts[b]);
+        let compiled = Job::Compile(f.kind_of[p]);
+        if trial.runs > 0 && !out.iter().any(|(job, _)| *job == compiled) {
+            out.push((compiled, vec![]));
+        }
+        out.push((Job::Fetch(p), vec![]));
+        out.push((Job::Pack(p), vec![Job::Fetch(p)]));
+        out.push((Job::Quantize(p), vec![Job::Pack(p)]));
+        let needs = std::iter::once(Job::Quantize(p)).chain(below.map(Job::Expected));
+        out.push((Job::Expected(p), needs.collect()));
+        judged.push(Job::Expected(p));
+        for run in 0..trial.runs {
+            let mut needs = vec![compiled, Job::Quantize(p)];
+            needs.extend(below.map(|b| Job::Trial(b, run)));
+            // a step on its own starts from the state that the step before left
+            needs.extend((run > 1).then(|| Job::Trial(p, run - 1)));
+            out.push((Job::Trial(p, run), needs));
+            judged.push(Job::Trial(p, run));
+        }
+    }
+    out.push((Job::Judge, judged));
+    out
+}
+
 /// The segment node, the embedding's being shared by both routings.
 pub fn segment(part: usize, routing: Routing, block: usize) -> Job {
     Job::Segment(part, if part == 0 { Routing::Free } else { routing }, block)
@@ -224,6 +280,7 @@ mod tests {
             kinds: ["embed", "layer", "head"].map(String::from).to_vec(),
             blocks,
             captured_routing: false,
+            trial: None,
         }
     }
 
@@ -239,6 +296,27 @@ mod tests {
         of_first.sort();
         of_first.dedup();
         assert_eq!(of_first.len(), count);
+    }
+
+    #[test]
+    fn a_validation_needs_its_own_parts_only() {
+        let trial = |parts: &[usize], runs| Facts {
+            trial: Some(TrialFacts { parts: parts.into(), runs }),
+            ..facts(3, 0)
+        };
+        let g = Graph::new(&[trial(&[1, 2], 1), trial(&[2], 3), trial(&[3], 0)]);
+        let needs = |i: usize| g.needs[i].iter().map(|&n| g.names[n].as_str()).collect::<Vec<_>>();
+        let of = |model, job| g.nodes.iter().position(|n| *n == NodeId { model, job }).unwrap();
+        assert_eq!(
+            needs(of(0, Job::Trial(2, 0))),
+            ["compile:m.layer", "quantize:m.layer1", "simulate:m.layer0"]
+        );
+        assert_eq!(
+            needs(of(1, Job::Trial(2, 2))),
+            ["compile:m.layer", "quantize:m.layer1", "simulate:m.layer1.run1"]
+        );
+        assert_eq!(needs(of(2, Job::Judge)), ["reference:m.layer2"]);
+        assert!(g.names.iter().all(|n| !n.contains("embed") && !n.contains("head")));
     }
 
     #[test]

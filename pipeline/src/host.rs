@@ -209,3 +209,38 @@ pub fn values(bytes: &[u8], shape: &Shape) -> Vec<f64> {
         Format::I8 => bytes.iter().map(|&b| f64::from(b as i8)).collect(),
     }
 }
+
+/// Values as an edge of a format holds them, to nearest, ties to even.
+pub fn encoded(values: &[f64], format: Format, frac: u8) -> Vec<u8> {
+    let whole = |v: f64| v.round_ties_even();
+    let each = |v: &f64| match format {
+        // the cast saturates, as the device's conversion does
+        Format::Fx32 => (whole(v * f64::from(frac).exp2()) as i32).to_le_bytes().to_vec(),
+        Format::F32 => (*v as f32).to_le_bytes().to_vec(),
+        Format::F16 => half::f16::from_f64(*v).to_le_bytes().to_vec(),
+        Format::Bf16 => half::bf16::from_f64(*v).to_le_bytes().to_vec(),
+        Format::I32 => (whole(*v) as i32).to_le_bytes().to_vec(),
+        Format::I8 => (whole(*v) as i8).to_le_bytes().to_vec(),
+    };
+    values.iter().flat_map(each).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_an_edge_holds_reads_back_as_it_was() {
+        for (format, kept) in [
+            (Format::Fx32, vec![0.5, -3.25, 2047.0]),
+            (Format::F32, vec![1.5e-30, -7.0]),
+            (Format::F16, vec![0.333_251_953_125, 65504.0]),
+            (Format::Bf16, vec![1.0078125]),
+            (Format::I32, vec![-5.0, 7.0]),
+            (Format::I8, vec![-128.0, 127.0]),
+        ] {
+            let shape = Shape { format, frac: 20, elements: kept.len() as u64 };
+            assert_eq!(values(&encoded(&kept, format, 20), &shape), kept, "{format:?}");
+        }
+    }
+}

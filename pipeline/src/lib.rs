@@ -6,6 +6,7 @@
 pub mod action;
 pub mod budget;
 pub mod bytes;
+pub mod check;
 pub mod cli;
 pub mod commands;
 pub mod delivery;
@@ -20,4 +21,5 @@ pub mod schedule;
 pub mod session;
 pub mod synth;
 pub mod targets;
+pub mod validations;
 pub mod workspace;

@@ -5,7 +5,8 @@ use crate::env::Env;
 use crate::error::CliError;
 use crate::graph::{Facts, Graph};
 use crate::queries::{self, BuildDb, CaptureFacts, Db, DeliveryInput, ModelInput, Retry, RunSettings};
-use crate::workspace::{Captures, Maker, Model, Precision, Workspace};
+use crate::validations::{Opened, of_model};
+use crate::workspace::{Captures, Machine, Maker, Model, Precision, Workspace};
 use mica_cache::{Cache, StampMemo};
 use mica_score::decode::{Precision as ScoredPrecision, Source};
 use std::collections::BTreeMap;
@@ -61,6 +62,7 @@ impl Session {
         for (name, d) in config.delivery.iter().filter(|(n, _)| used.contains(n)) {
             deliveries.insert(name.clone(), OpenDelivery::open(workspace, name, d)?);
         }
+        let vectors = Opened::read(workspace, &mut deliveries)?;
         let deliveries = Arc::new(deliveries);
         let db = BuildDb::new(Arc::new(env), deliveries.clone());
         Retry::new(&db, 0);
@@ -77,7 +79,8 @@ impl Session {
         };
         let mut machines = BTreeMap::new();
         for (name, device) in &config.device {
-            if config.model.values().any(|m| m.device == *name) {
+            let users = config.model.values().map(|m| &m.device);
+            if users.chain(config.vectors.values().map(|v| &v.device)).any(|d| d == name) {
                 let mut machine = device.machine(name)?;
                 session.warnings.append(&mut machine.warnings);
                 machines.insert(name, machine);
@@ -101,15 +104,43 @@ impl Session {
                 Arc::new(run_settings(name, m, open, captures.as_ref())?),
                 captures.map(Arc::new),
                 Arc::new(config.gates.decode),
+                None,
             );
             let facts = queries::facts(&session.db, model)
                 .map_err(|e| CliError::Delivery { delivery: m.delivery.clone(), message: e.to_string() })?;
             session.models.push(model);
             session.facts.push(facts);
         }
+        session.validations(workspace, &vectors, &inputs, &machines)?;
         let plain: Vec<Facts> = session.facts.iter().map(|f| (**f).clone()).collect();
         session.graph = Graph::new(&plain);
         Ok(session)
+    }
+
+    /// Adds the walkthrough's validations: those of the op vectors, and those of each model's own weights.
+    fn validations(
+        &mut self,
+        workspace: &Workspace,
+        vectors: &Opened,
+        inputs: &BTreeMap<&str, DeliveryInput>,
+        machines: &BTreeMap<&String, Machine>,
+    ) -> Result<(), CliError> {
+        let mut trials = vectors.of_vectors(&self.db, workspace, inputs, machines);
+        for (i, m) in workspace.config.model.values().enumerate() {
+            let of_model = of_model(&self.db, self.models[i], &workspace.config.gates.validations());
+            let failed = |e: crate::error::NodeError| CliError::Delivery {
+                delivery: m.delivery.clone(),
+                message: e.to_string(),
+            };
+            trials.extend(of_model.map_err(failed)?);
+        }
+        for trial in trials {
+            if let Some(t) = trial.trial(&self.db) {
+                self.facts.push(t.facts.clone());
+                self.models.push(trial);
+            }
+        }
+        Ok(())
     }
 }
 

@@ -15,8 +15,14 @@ pub fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) -> Opti
 }
 
 /// One selector with its ranges written out: `layer[0..3]` is layers 0, 1 and 2, `layer[0..=3]` also 3.
+/// Parameters (`deltanet[steps=4]`: a word stands before the `=`) are a part of the name.
 pub fn expand_ranges(selector: &str) -> Result<Vec<String>, CliError> {
-    let Some(open) = selector.find('[') else { return Ok(vec![selector.into()]) };
+    let is_range = |open: &usize| {
+        let word = selector[open + 1..].split_once('=').map_or("", |(word, _)| word);
+        word.is_empty() || !word.bytes().all(|b| b.is_ascii_lowercase())
+    };
+    let mut opens = selector.match_indices('[').map(|(i, _)| i);
+    let Some(open) = opens.find(is_range) else { return Ok(vec![selector.into()]) };
     let bad =
         || CliError::Usage(format!("{selector:?}: a range is written [0..3] (0, 1, 2), [0..=3] or [2]"));
     let close = selector[open..].find(']').map(|i| open + i).ok_or_else(bad)?;
@@ -135,6 +141,8 @@ mod tests {
             }
             n.push(format!("score:{m}.decode"));
         }
+        n.extend(["score:ops.deltanet", "pack:ops.deltanet[steps=4].layer0"].map(String::from));
+        n.push("score:ops.deltanet[steps=4]".into());
         n
     }
 
@@ -143,6 +151,7 @@ mod tests {
         let lists = BTreeMap::from([
             ("decode".to_string(), vec!["score:decode".to_string()]),
             ("both".to_string(), vec!["decode".to_string(), "pack:tiny.layer0".to_string()]),
+            ("four".to_string(), vec!["score:deltanet[steps=4]".to_string()]),
         ]);
         let names = nodes();
         let table: &[(&str, &[&str])] = &[
@@ -154,6 +163,11 @@ mod tests {
             ("score:decode", &["score:tiny.decode", "score:tiny-w4a16.decode"]),
             ("decode", &["score:tiny.decode", "score:tiny-w4a16.decode"]),
             ("both", &["pack:tiny.layer0", "score:tiny.decode", "score:tiny-w4a16.decode"]),
+            ("score:deltanet", &["score:ops.deltanet"]),
+            ("score:deltanet[steps=4]", &["score:ops.deltanet[steps=4]"]),
+            ("pack:ops.deltanet[steps=4].layer[0..=0]", &["pack:ops.deltanet[steps=4].layer0"]),
+            ("four", &["score:ops.deltanet[steps=4]"]),
+            ("score:ops.*", &["score:ops.deltanet", "score:ops.deltanet[steps=4]"]),
         ];
         for (selector, want) in table {
             let got = select(&[selector.to_string()], &lists, &names).unwrap();

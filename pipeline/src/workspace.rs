@@ -2,11 +2,14 @@
 //!
 //! It knows the file's words and refuses others with their line. It reads no delivery.
 
+mod validations;
+
+pub use validations::{Gates, Vectors};
+
 use crate::error::CliError;
 use mica_device::product::{Product, Rates};
 use mica_fetch::CaptureMap;
 use mica_quantize::Recipe;
-use mica_score::Thresholds;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -38,6 +41,9 @@ pub struct Config {
     pub delivery: BTreeMap<String, Delivery>,
     /// Models by name.
     pub model: BTreeMap<String, Model>,
+    /// Folders of op vectors by name.
+    #[serde(default)]
+    pub vectors: BTreeMap<String, Vectors>,
     /// Recipes by name.
     pub recipe: BTreeMap<String, Recipe>,
     /// Devices by name.
@@ -183,15 +189,6 @@ fn default_frac() -> u8 {
     20
 }
 
-/// Bounds of the gates, by validation.
-#[derive(Clone, Debug, Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Gates {
-    /// Of `decode`.
-    #[serde(default)]
-    pub decode: Thresholds,
-}
-
 /// A device within its caps, and what was clamped.
 pub struct Machine {
     /// What programs depend on.
@@ -302,14 +299,32 @@ pub fn parse(path: &Path, text: &str) -> Result<Config, CliError> {
                 why: "block, capacity and tokens are at least 1".into(),
             });
         }
-        if name.contains(['.', ':', '[', ']', '*']) {
-            return Err(CliError::Config {
-                what: by,
-                why: "a model's name may not hold . : [ ] or *, which targets are made of".into(),
-            });
+        plain_name(name, by)?;
+    }
+    for (name, v) in &config.vectors {
+        let by = format!("[vectors.{name}]");
+        if !config.recipe.contains_key(&v.recipe) {
+            return Err(missing("recipe", &v.recipe, by, config.recipe.keys().collect()));
         }
+        if !config.device.contains_key(&v.device) {
+            return Err(missing("device", &v.device, by, config.device.keys().collect()));
+        }
+        if config.model.contains_key(name) {
+            let why = format!("[model.{name}] has that name; their targets would be the same");
+            return Err(CliError::Config { what: by, why });
+        }
+        plain_name(name, by)?;
     }
     Ok(config)
+}
+
+/// Refuses a name that could not stand in a target.
+fn plain_name(name: &str, by: String) -> Result<(), CliError> {
+    if name.contains(['.', ':', '[', ']', '*']) {
+        let why = "its name may not hold . : [ ] or *, which targets are made of".into();
+        return Err(CliError::Config { what: by, why });
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -348,6 +363,15 @@ product = "qb16"
             (GOOD.replace("delivery = \"d\"", "delivery = \"dd\""), "line 7", "is it \"d\"?"),
             (GOOD.replace("recipe = \"r\"", "recipe = \"x\""), "line 8", "the recipe \"x\""),
             (GOOD.replace("[device.sim]", "[device.sim"), "line 12", ""),
+            (format!("{GOOD}[gates.router]\ncosine = 1.0\n"), "line 15", "unknown field `cosine`"),
+            (format!("{GOOD}[gates.lmhead]\n"), "line 14", "unknown field `lmhead`"),
+            (
+                format!(
+                    "{GOOD}[vectors.m]\nsource = \"\"\ndescription = \"\"\nrecipe = \"r\"\ndevice = \"sim\"\n"
+                ),
+                "[vectors.m]",
+                "targets would be the same",
+            ),
         ];
         for (text, line, words) in table {
             let e = error(&text);

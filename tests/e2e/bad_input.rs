@@ -47,7 +47,7 @@ const DELIVERIES: &[Case] = &[
         "weights cut short",
         |w| cut(&weights(w), 1000),
         1,
-        &["model.safetensors", "cut short", "lm_head.weight"],
+        &["model.safetensors", "tensor model.language_model.layers.7", "cut short"],
     ),
     ("weights that are no safetensors", |w| fs::write(weights(w), "<html>not found</html>").expect("written"), 1, &[
         "model.safetensors",

@@ -70,7 +70,8 @@ fn a_damaged_log_costs_time_and_nothing_else() {
         let rebuilt = workspace.build_well(&[]);
         assert_eq!(rebuilt.stdout, first.stdout, "{what}");
         assert_eq!(rebuilt.keys(), first.keys(), "{what}");
-        assert!(!rebuilt.ran().is_empty(), "{what}");
+        // One flipped byte loses one line of the log, which may be one that nothing hangs on.
+        assert!(what == "flipped" || !rebuilt.ran().is_empty(), "{what}");
         assert_eq!(workspace.build_well(&[]).ran(), names(&[]), "{what}");
     }
 }

@@ -28,7 +28,7 @@ fn no_form_of_the_same_weights_packs_anew() {
         assert_ne!(std::fs::read(weights(&copy)).ok(), Some(before), "{what} is another form");
         let built = workspace.build_well(&[]);
         assert_eq!(built.ran(), names(&[]), "{what}");
-        assert_eq!(built.with(Status::Cached).len(), published.with(Status::Ran).len(), "{what}");
+        assert_eq!(built.with(Status::Cached).len(), published.keys().len(), "{what}");
         assert_eq!(built.stdout, published.stdout, "{what}");
         assert_eq!(built.keys(), published.keys(), "{what}");
     }

@@ -9,7 +9,7 @@
 mod events;
 mod mica;
 mod names;
-//PORT
+pub mod port;
 mod tree;
 mod workspace;
 

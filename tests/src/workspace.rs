@@ -8,7 +8,7 @@ use tempfile::TempDir;
 use toml::{Table, Value};
 
 /// The shipped deliveries that the default workspace names.
-const DELIVERIES: [&str; 2] = ["tiny", "tiny-w4a16"];
+const DELIVERIES: [&str; 3] = ["tiny", "tiny-w4a16", "ops"];
 
 /// A folder with a `workspace.toml`: the default one, until a test changes it. The deliveries are links to
 /// the shipped ones, until a test asks for its own copy.
@@ -45,10 +45,12 @@ impl Workspace {
         workspace
     }
 
-    /// The same with one model alone.
+    /// The same with one model alone, and nothing but its decode run.
     pub fn only(binary: &str, model: &str) -> Workspace {
         let mut workspace = Workspace::shipped(binary);
         workspace.table("model").retain(|name, _| name == model);
+        workspace.table("vectors").clear();
+        workspace.table("targets").retain(|name, _| name == "decode");
         workspace.save();
         workspace
     }

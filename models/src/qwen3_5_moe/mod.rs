@@ -65,6 +65,15 @@ pub fn stack(c: &Config) -> Result<Stack, ModelError> {
     })
 }
 
+/// The full-attention mixer on a cache of fixed capacity, written in place by `cache_update`; the stack has the
+/// form whose caller appends. Both give the same bits.
+///
+/// # Errors
+/// Dimensions at which the parts do not fit together.
+pub fn attention_with_fixed_cache(c: &Config, capacity: u64) -> Result<Function, ModelError> {
+    Ok(full_attention::fixed_cache(c, capacity)?)
+}
+
 /// A token's row of the table; no scaling. The published run stores it in bfloat16.
 fn embed(c: &Config) -> Result<Function, HirError> {
     let mut b = Builder::new("embed");

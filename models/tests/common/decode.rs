@@ -15,10 +15,11 @@ pub fn rows(published: &Tensor) -> Vec<f64> {
     (0..tokens).flat_map(row).copied().collect()
 }
 
-/// Everything that one step computed: results, and the last value of each label.
+/// Everything that one step computed: results, the last value of each label, and of each operation there.
 pub struct Step {
     pub results: BTreeMap<String, Tensor>,
     pub labels: BTreeMap<String, Tensor>,
+    pub ops: BTreeMap<(String, &'static str), Tensor>,
 }
 
 /// One step of a mixer or layer function; what it carries is updated.
@@ -39,13 +40,14 @@ pub fn step_with(
     if f.activations().any(|p| p.name == "pos") {
         own.insert("pos".to_string(), Tensor::scalar(pos));
     }
-    let mut labels = BTreeMap::new();
+    let (mut labels, mut ops) = (BTreeMap::new(), BTreeMap::new());
     let mut trace = |node: &Node, t: &Tensor| {
         labels.insert(node.label.clone(), t.clone());
+        ops.insert((node.label.clone(), node.op.name()), t.clone());
     };
     let options = Options { trace: Some(&mut trace), ..options };
     let results = carried.step(f, own, weights, options).unwrap_or_else(|e| panic!("{e}"));
-    Step { results, labels }
+    Step { results, labels, ops }
 }
 
 /// The flattened function of a child path of a layer kind (`["moe", "router"]`).

@@ -2,9 +2,14 @@
 
 #![allow(dead_code)]
 
+pub mod captures;
 pub mod decode;
+pub mod generated;
+pub mod production;
+pub mod store;
 
-use mica_models::eval::{Data, EvalError, Tensor, Weights};
+use mica_models::eval::{Data, EvalError, Resource, Tensor, Weights};
+use mica_models::hir::Type;
 use safetensors::{Dtype, SafeTensors};
 use serde_json::{Map, Value};
 use std::borrow::Cow;
@@ -82,6 +87,14 @@ impl Weights for Delivered<'_> {
         // Published [C, 1, K]; the functions take [K, C].
         let (channels, taps) = (t.shape[0], t.shape[2]);
         Ok((0..taps).flat_map(|j| (0..channels).map(move |c| data[c * taps + j])).collect())
+    }
+}
+
+impl Resource for Delivered<'_> {
+    /// The published type; floats all count as bfloat16, since reading widens them.
+    fn ty(&self, name: &str) -> Option<Type> {
+        let shape: Vec<u64> = self.find(name).ok()?.shape.iter().map(|&n| n as u64).collect();
+        Some(Type::new(mica_models::hir::Dtype::BF16, &shape))
     }
 }
 

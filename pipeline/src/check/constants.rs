@@ -4,7 +4,7 @@
 use super::Refused;
 use super::published::{PartWeights, Published};
 use mica_device::segment::SegmentPlan;
-use mica_pack::{Contents, Digest, Dtype, Resolved, Source, Virtual};
+use mica_pack::{Contents, Digest, Dtype, PackedLayer, PackedTensor, Resolved, Source, Virtual};
 use mica_quantize::{Recipe, TensorBytes};
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -26,7 +26,8 @@ impl Constants {
     /// What packing and quantizing say.
     pub fn new(weights: &PartWeights<'_>, scope: &str, recipe: &Recipe) -> Result<Constants, Refused> {
         let whole = &weights.resolved;
-        let roles: Vec<_> = whole.roles.iter().filter(|r| within(&r.role, scope).is_some()).cloned().collect();
+        let roles: Vec<_> =
+            whole.roles.iter().filter(|r| within(&r.role, scope).is_some()).cloned().collect();
         let resolved = Resolved { roles, ..whole.clone() };
         let mut hands = Hands { source: weights.source(), known: HashMap::new(), made: HashMap::new() };
         let packed = mica_pack::pack(&resolved, &mut hands).map_err(|e| Refused(e.to_string()))?;
@@ -34,12 +35,40 @@ impl Constants {
         let mut plan = mica_quantize::plan(&packed, recipe).map_err(refused)?;
         let mut segment = Vec::with_capacity(plan.bytes as usize);
         mica_quantize::quantize(&packed, &plan, &hands, &mut segment, false).map_err(refused)?;
-        for e in &mut plan.entries {
-            if let Some(name) = within(&e.role, scope) {
-                e.role = name.to_string();
-            }
-        }
+        rename(&mut plan, scope);
         Ok(Constants { plan, segment })
+    }
+}
+
+/// The plan of a part's weights by a recipe, from shapes alone.
+///
+/// # Errors
+/// What planning says.
+pub fn plan(weights: &PartWeights<'_>, scope: &str, recipe: &Recipe) -> Result<SegmentPlan, Refused> {
+    let nothing = Digest::from([0; 32]);
+    let source = |v: &Virtual| Source { digest: nothing, dtype: v.dtype, shape: v.shape.clone() };
+    let whole = &weights.resolved;
+    let tensors = whole.roles.iter().filter(|r| within(&r.role, scope).is_some()).map(|r| PackedTensor {
+        role: r.role.clone(),
+        weight_use: r.weight_use,
+        shape: r.shape.clone(),
+        data: source(&r.data),
+        scale: r.scale.as_ref().map(source),
+        zero: r.zero.as_ref().map(source),
+    });
+    let shapes =
+        PackedLayer { kind: whole.kind.clone(), fused: whole.fused.clone(), tensors: tensors.collect() };
+    let mut plan = mica_quantize::plan(&shapes, recipe).map_err(Refused::because)?;
+    rename(&mut plan, scope);
+    Ok(plan)
+}
+
+/// Names a part's weights as the module in `scope` does.
+fn rename(plan: &mut SegmentPlan, scope: &str) {
+    for e in &mut plan.entries {
+        if let Some(name) = within(&e.role, scope) {
+            e.role = name.to_string();
+        }
     }
 }
 

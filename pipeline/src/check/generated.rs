@@ -110,7 +110,10 @@ impl Index {
     pub fn open(path: &Path) -> Result<Index, Refused> {
         let text = std::fs::read_to_string(path).map_err(|e| Refused(format!("{}: {e}", path.display())))?;
         serde_json::from_str(&text).map_err(|e| {
-            Refused(format!("{}: {e}; expected an index of generated tensors (seed, tensors)", path.display()))
+            Refused(format!(
+                "{}: {e}; expected an index of generated tensors (seed, tensors)",
+                path.display()
+            ))
         })
     }
 
@@ -184,7 +187,10 @@ impl Index {
     pub fn tensor(&self, name: &str) -> Result<Tensor, Refused> {
         let entry = self.inputs.get(name).or_else(|| self.tensors.get(name)).ok_or_else(|| {
             let known: Vec<&str> = self.inputs.keys().map(String::as_str).collect();
-            Refused(format!("the index generates no {name:?}, expected a weight or one of: {}", known.join(", ")))
+            Refused(format!(
+                "the index generates no {name:?}, expected a weight or one of: {}",
+                known.join(", ")
+            ))
         })?;
         let shape: Vec<usize> = entry.shape.iter().map(|&n| n as usize).collect();
         let generator = self.of(name, entry);
@@ -196,14 +202,15 @@ impl Index {
         Ok(Tensor::f64(&shape, data))
     }
 
-    /// Generates every weight whose name begins with `prefix` and compares its digest, and those of single
-    /// rows; gives the bytes made.
+    /// Generates the named weights and compares their digests, and those of single rows; gives the bytes made.
     ///
     /// # Errors
-    /// The first tensor whose digest differs.
-    pub fn verify(&self, prefix: &str) -> Result<u64, Refused> {
+    /// The first tensor whose digest differs or is not known.
+    pub fn verify(&self, names: &[String]) -> Result<u64, Refused> {
         let mut made = 0;
-        for (name, e) in self.tensors.iter().filter(|(n, _)| n.starts_with(prefix)) {
+        for name in names {
+            let known = self.tensors.get(name).and_then(|e| Some((e, e.blake3.as_deref()?)));
+            let (e, digest) = known.ok_or_else(|| Refused(format!("the index has no digest of {name}")))?;
             let generator = self.of(name, e);
             let (count, width) = (e.count(), e.dtype.hir().bytes());
             let row: u64 = e.shape.iter().skip(1).product();
@@ -218,13 +225,14 @@ impl Index {
                 first = next;
             }
             let differs = |what: String| Refused(format!("{name}: the generated {what} has another digest"));
-            let Some(digest) = &e.blake3 else { continue };
             if whole.finalize().to_hex().as_str() != digest {
                 return Err(differs("tensor".into()));
             }
             for (number, digest) in &e.blake3_of_used_experts {
                 let at: u64 = number.parse().map_err(|_| Refused(format!("{name}: no row {number:?}")))?;
-                if blake3::hash(&bytes(&generator, at * row..(at + 1) * row, width)).to_hex().as_str() != digest {
+                if blake3::hash(&bytes(&generator, at * row..(at + 1) * row, width)).to_hex().as_str()
+                    != digest
+                {
                     return Err(differs(format!("row {number}")));
                 }
             }

@@ -13,6 +13,9 @@ use mica_models::{Part, Selection};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
+/// The activation whose value is the number of tokens before.
+const POSITION: &str = "pos";
+
 /// Tensors by name.
 pub type Tensors = BTreeMap<String, Tensor>;
 
@@ -41,7 +44,9 @@ impl std::str::FromStr for FileKey {
             Some(at) if at > 0 && at + 1 < rest.len() => {
                 Ok(FileKey { name, file: rest[..at].into(), key: rest[at + 1..].into() })
             }
-            _ => Err("expected [NAME=]FILE:KEY, as in hidden=x.safetensors:model.layers.3:float_input".into()),
+            _ => {
+                Err("expected [NAME=]FILE:KEY, as in hidden=x.safetensors:model.layers.3:float_input".into())
+            }
         }
     }
 }
@@ -91,7 +96,11 @@ impl Given {
     fn place(&mut self, f: &Function, name: &str, tensor: Tensor) -> Result<(), Refused> {
         let Some(p) = f.activations().find(|p| p.name == name) else {
             let known: Vec<&str> = f.activations().map(|p| p.name.as_str()).collect();
-            return Err(Refused(format!("`{}` takes no `{name}`, expected one of: {}", f.name, known.join(", "))));
+            return Err(Refused(format!(
+                "`{}` takes no `{name}`, expected one of: {}",
+                f.name,
+                known.join(", ")
+            )));
         };
         let rank = p.ty.shape.len();
         if self.carried.states.contains_key(name) && tensor.shape.len() == rank {
@@ -127,10 +136,9 @@ impl Given {
                  --inputs random"
             )));
         }
-        let rope = |p: &str| p == "pos" && f.activations().any(|a| a.name == p);
-        for (i, step) in self.steps.iter_mut().enumerate() {
-            if rope("pos") && !step.contains_key("pos") {
-                step.insert("pos".into(), Tensor::scalar((start + i) as i64));
+        if f.activations().any(|a| a.name == POSITION) {
+            for (i, step) in self.steps.iter_mut().enumerate() {
+                step.entry(POSITION.into()).or_insert_with(|| Tensor::scalar((start + i) as i64));
             }
         }
         Ok(())
@@ -163,12 +171,16 @@ fn random(f: &Function, dims: &Dims, seed: u64, steps: usize) -> Result<Vec<(Str
         let drawn = random_inputs(f, dims, seed.wrapping_add(step)).map_err(Refused::because)?;
         for (name, tensor) in drawn {
             // the position follows from the cache
-            if name != "pos" && (step == 0 || !is_carried(&name)) {
+            if name != POSITION && (step == 0 || !is_carried(&name)) {
                 all.entry(name).or_default().push(tensor);
             }
         }
     }
-    Ok(all.into_iter().map(|(name, each)| (name.clone(), if is_carried(&name) { each[0].clone() } else { stack(&each) })).collect())
+    let one = |(name, mut each): (String, Vec<Tensor>)| match is_carried(&name) {
+        true => (name, each.remove(0)),
+        false => (name, stack(&each)),
+    };
+    Ok(all.into_iter().map(one).collect())
 }
 
 /// The delivery's captured inputs of the selected function: its part's, or its module's within the layer.
@@ -204,7 +216,11 @@ pub fn real_expected(s: &Subject<'_>) -> Result<Vec<(String, String, Tensor)>, R
         (Part::Head, _) => {
             vec![("normed", names.head_input.as_str().into()), ("logits", names.logits.as_str().into())]
         }
-        (Part::Layer(i), "") => vec![("hidden", names.layer_output.of(i)), routed("expert_ids", &names, i), routed("router_logits", &names, i)],
+        (Part::Layer(i), "") => vec![
+            ("hidden", names.layer_output.of(i)),
+            routed("expert_ids", &names, i),
+            routed("router_logits", &names, i),
+        ],
         (Part::Layer(i), "linear_attn") => vec![("hidden", names.linear_attn_output.of(i))],
         (Part::Layer(i), "self_attn") => vec![("hidden", names.self_attn_output.of(i))],
         (Part::Layer(i), "mlp") => {
@@ -222,7 +238,8 @@ pub fn real_expected(s: &Subject<'_>) -> Result<Vec<(String, String, Tensor)>, R
         ],
         _ => Vec::new(),
     };
-    let there = outputs.into_iter().filter(|(o, key)| selection.function.result(o).is_some() && captures.has(key));
+    let there =
+        outputs.into_iter().filter(|(o, key)| selection.function.result(o).is_some() && captures.has(key));
     there.map(|(o, key)| Ok((o.to_string(), key.clone(), captures.tensor(&key)?))).collect()
 }
 
@@ -285,13 +302,21 @@ mod tests {
     fn a_key_may_hold_colons() {
         let table = [
             ("x.safetensors:key", None, "x.safetensors", "key"),
-            ("hidden=a/x.safetensors:model.layers.0:float_input", Some("hidden"), "a/x.safetensors", "model.layers.0:float_input"),
+            (
+                "hidden=a/x.safetensors:model.layers.0:float_input",
+                Some("hidden"),
+                "a/x.safetensors",
+                "model.layers.0:float_input",
+            ),
             ("b:c/x.json:input.layers.0.hidden", None, "b:c/x.json", "input.layers.0.hidden"),
             ("plain:key", None, "plain", "key"),
         ];
         for (text, name, file, key) in table {
             let found: FileKey = text.parse().unwrap();
-            assert_eq!((found.name.as_deref(), found.file.to_str(), found.key.as_str()), (name, Some(file), key));
+            assert_eq!(
+                (found.name.as_deref(), found.file.to_str(), found.key.as_str()),
+                (name, Some(file), key)
+            );
         }
         for text in ["x.safetensors", "x.safetensors:", ":key", ""] {
             assert!(text.parse::<FileKey>().unwrap_err().contains("[NAME=]FILE:KEY"), "{text}");

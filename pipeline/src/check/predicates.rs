@@ -8,6 +8,7 @@ use mica_score::{Bound, Gate, GateSpec, Reading, ScoreError};
 
 /// The predicates as the command takes them.
 #[derive(Clone, Debug, Default, clap::Args)]
+#[group(skip)]
 pub struct Asked {
     /// Least cosine with the reference.
     #[arg(long, value_name = "MIN", help_heading = "Predicates")]
@@ -76,7 +77,8 @@ impl Predicate {
     /// The figure of real numbers.
     fn measure(self, y: &[f64], r: &[f64], dtype: Dtype) -> Result<Reading, ScoreError> {
         let elements = r.len() as u64;
-        let at = |value: f64, at: Option<u64>| Reading { value, elements, at: at.map(|i| format!("element {i}")) };
+        let at =
+            |value: f64, at: Option<u64>| Reading { value, elements, at: at.map(|i| format!("element {i}")) };
         let similarity = || Similarity::of(y, r, 0.0);
         let each = || Elements::of(y, r, places(dtype));
         Ok(match self {
@@ -87,6 +89,7 @@ impl Predicate {
             Predicate::MaxRel(_) => each().map(|e| at(e.max_rel, Some(e.max_rel_at)))?,
             Predicate::Ulp(_) => each().map(|e| at(e.ulp, Some(e.ulp_at)))?,
             Predicate::NanInf(_) => at(each()?.not_finite.iter().sum::<u64>() as f64, None),
+            Predicate::TopK(_) if !y.iter().chain(r).all(|v| v.is_finite()) => at(f64::NAN, None),
             Predicate::TopK(k) => {
                 let lost = Choice::of(&largest(y, k), &largest(r, k))?.lost;
                 at(lost.len() as f64, lost.first().map(|&i| i as u64))
@@ -247,12 +250,27 @@ mod tests {
         let table: &[(&str, Asked, &[f64], &[f64])] = &[
             ("cosine", Asked { cosine: some(0.999), ..Asked::default() }, &[6.0, 8.0, 1.0], &[4.0, 3.0, 0.5]),
             ("rel-l2", Asked { rel_l2: some(0.1), ..Asked::default() }, &[3.1, 4.0, 0.5], &[4.0, 4.0, 0.5]),
-            ("max-abs", Asked { max_abs: some(0.1), ..Asked::default() }, &[3.05, 4.0, 0.5], &[3.0, 4.2, 0.5]),
+            (
+                "max-abs",
+                Asked { max_abs: some(0.1), ..Asked::default() },
+                &[3.05, 4.0, 0.5],
+                &[3.0, 4.2, 0.5],
+            ),
             ("max-rel", Asked { max_rel: some(0.1), ..Asked::default() }, &[3.2, 4.2, 0.5], &[3.0, 4.0, 0.6]),
             ("ulp", Asked { ulp: some(1.0), ..Asked::default() }, &[3.015625, 4.0, 0.5], &[3.0, 4.0, 0.51]),
             ("equal", Asked { equal: true, ..Asked::default() }, &[3.0, 4.0, 0.5], &[3.0, 4.0, 0.5000001]),
-            ("nan-inf", Asked { nan_inf: some(0), ..Asked::default() }, &[9.0, 9.0, 9.0], &[3.0, f64::NAN, 0.5]),
-            ("norm-ratio", Asked { norm_ratio: some(0.01), ..Asked::default() }, &[4.0, 3.0, 0.5], &[4.0, 4.0, 0.5]),
+            (
+                "nan-inf",
+                Asked { nan_inf: some(0), ..Asked::default() },
+                &[9.0, 9.0, 9.0],
+                &[3.0, f64::NAN, 0.5],
+            ),
+            (
+                "norm-ratio",
+                Asked { norm_ratio: some(0.01), ..Asked::default() },
+                &[4.0, 3.0, 0.5],
+                &[4.0, 4.0, 0.5],
+            ),
             ("topk", Asked { topk: some(2), ..Asked::default() }, &[9.0, 8.0, 1.0], &[9.0, 1.0, 8.0]),
         ];
         for (name, asked, passes, fails) in table {

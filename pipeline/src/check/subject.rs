@@ -16,6 +16,7 @@ use std::path::{Path, PathBuf};
 
 /// What selects a model's dimensions and weights.
 #[derive(Clone, Debug, Default, clap::Args)]
+#[group(skip)]
 pub struct Asked {
     /// The model's config.json [default: the delivery's, else the published one].
     #[arg(long, value_name = "FILE")]
@@ -29,7 +30,7 @@ pub struct Asked {
     /// The device: its name in the workspace, or a product (qb1, qb4, qb16).
     #[arg(long, value_name = "NAME")]
     pub device: Option<String>,
-    /// The workspace's recipe by which a twin's weights are quantized.
+    /// The workspace's recipe by which weights are stored on the device.
     #[arg(long, value_name = "NAME")]
     pub recipe: Option<String>,
 }
@@ -57,6 +58,7 @@ impl<'a> Places<'a> {
 
 /// Where a delivery's files are.
 struct Place {
+    name: String,
     dir: PathBuf,
     weights: Option<String>,
     config: Option<PathBuf>,
@@ -111,7 +113,7 @@ impl<'a> Subject<'a> {
         let Some(source) = &self.asked.weights else {
             let place = self.place.as_ref().ok_or_else(lacking)?;
             let (files, _) = Files::open(&place.dir, place.weights.as_deref())?;
-            return Ok((Published::Files(Box::new(files)), format!("of {}", place.dir.display())));
+            return Ok((Published::Files(Box::new(files)), format!("of the delivery {}", place.name)));
         };
         let index = match weights_of(source)? {
             Source::Generated(file) => Index::open(&file)?,
@@ -161,6 +163,11 @@ impl<'a> Subject<'a> {
         found.ok_or_else(|| Refused(format!("no recipe {name:?}, expected one of: {}", known())))
     }
 
+    /// Whether a recipe was named, by itself or by the workspace's model.
+    pub fn has_recipe(&self) -> bool {
+        self.asked.recipe.is_some() || self.model.is_some()
+    }
+
     /// Rows for which a twin's caches have room: as many as the model of the workspace says.
     pub fn capacity(&self) -> u64 {
         self.model.as_ref().map_or(256, |m| m.capacity)
@@ -170,7 +177,10 @@ impl<'a> Subject<'a> {
 fn workspace_model(name: &str, places: &Places<'_>) -> Result<workspace::Model, Refused> {
     let names = || described().iter().map(|m| m.name.to_string()).collect::<Vec<_>>();
     let no_such = |known: Vec<String>| {
-        Refused(format!("no model `{name}` is described or in the workspace, expected one of: {}", known.join(", ")))
+        Refused(format!(
+            "no model `{name}` is described or in the workspace, expected one of: {}",
+            known.join(", ")
+        ))
     };
     let w = places.workspace().map_err(|_| no_such(names()))?;
     let known = || [names(), w.config.model.keys().cloned().collect()].concat();
@@ -183,14 +193,16 @@ fn place(name: &str, places: &Places<'_>) -> Result<Place, Refused> {
     let named = places.workspace().ok().and_then(|w| w.config.delivery.get(name).map(|d| (w, d)));
     let Some((w, d)) = named else {
         return match dir.is_dir() {
-            true => Ok(Place { dir: dir.into(), weights: None, config: None, captures: None }),
+            true => {
+                Ok(Place { name: name.into(), dir: dir.into(), weights: None, config: None, captures: None })
+            }
             false => Err(Refused(format!("{name:?} is no delivery of the workspace and no folder"))),
         };
     };
     let source = w.path(&d.source);
     let captures = d.captures.as_ref().map(|c| (source.join(&c.file), c.names.clone()));
     let config = d.config.as_ref().map(|c| w.path(c));
-    Ok(Place { dir: source, weights: d.weights.clone(), config, captures })
+    Ok(Place { name: name.into(), dir: source, weights: d.weights.clone(), config, captures })
 }
 
 fn config(description: &str, asked: &Asked, place: Option<&Place>) -> Result<Map<String, Value>, Refused> {
@@ -243,7 +255,10 @@ pub fn machine(name: &str, places: &Places<'_>) -> Result<Machine, Refused> {
         Some(d) => d.machine(name).map_err(Refused::because),
         None => {
             let known: Vec<&str> = w.config.device.keys().map(String::as_str).collect();
-            Err(Refused(format!("no device {name:?}, expected qb1, qb4, qb16 or one of: {}", known.join(", "))))
+            Err(Refused(format!(
+                "no device {name:?}, expected qb1, qb4, qb16 or one of: {}",
+                known.join(", ")
+            )))
         }
     }
 }

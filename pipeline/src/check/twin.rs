@@ -60,6 +60,11 @@ impl SimTwin {
         SimTwin::below(module, device, String::new())
     }
 
+    /// Experts that every router takes from now on instead of choosing.
+    pub fn forced(&self) -> &Mutex<Option<Vec<i64>>> {
+        &self.device.forced
+    }
+
     fn below(module: &Module, device: Arc<Device>, scope: String) -> SimTwin {
         let inner = |s: &str| match (scope.is_empty(), s.is_empty()) {
             (true, _) => s.to_string(),
@@ -101,7 +106,8 @@ impl SimTwin {
         let plan = &device.constants.plan;
         let object = mica_compile::compile(&function.name, &function, plan, &device.product, &options)
             .map_err(|e| e.to_string())?;
-        let kernel = mica_compile::link(&[&object], &device.product, Seams::Segment).map_err(|e| e.to_string())?;
+        let kernel =
+            mica_compile::link(&[&object], &device.product, Seams::Segment).map_err(|e| e.to_string())?;
         let program = Program::load(&kernel).map_err(|e| e.to_string())?;
         Ok(Compiled { function, kernel, program })
     }
@@ -134,8 +140,10 @@ impl SimTwin {
             let Some((_, _, edge)) = e.shares.first() else { continue };
             let bytes = match e.name.strip_suffix(".in").and_then(|n| inputs.get(n)) {
                 Some(t) => encode(edge, t)?,
-                None if e.name == FORCED => self.forced(edge)?,
-                None => return Err(format!("the kernel asks for {}, which the function does not take", e.name)),
+                None if e.name == FORCED => self.forced_edge(edge)?,
+                None => {
+                    return Err(format!("the kernel asks for {}, which the function does not take", e.name));
+                }
             };
             edges.set_in(&e.name, bytes).map_err(said)?;
         }
@@ -146,15 +154,18 @@ impl SimTwin {
         *device.counters.lock().unwrap_or_else(PoisonError::into_inner) += counters.map_err(said)?;
         let mut results = Tensors::new();
         for e in c.kernel.entries.iter().filter(|e| e.direction == Direction::Out) {
-            let (name, Some((_, _, edge))) = (e.name.trim_end_matches(".out"), e.shares.first()) else { continue };
+            let (name, Some((_, _, edge))) = (e.name.trim_end_matches(".out"), e.shares.first()) else {
+                continue;
+            };
             let Some(v) = c.function.result(name) else { continue };
-            results.insert(name.into(), decode(edge, c.function.ty(v).dtype, edges.out(&e.name).map_err(said)?));
+            results
+                .insert(name.into(), decode(edge, c.function.ty(v).dtype, edges.out(&e.name).map_err(said)?));
         }
         Ok(results)
     }
 
     /// The experts that are given, or −1 for each that the router chooses.
-    fn forced(&self, edge: &EdgeUse) -> Result<Vec<u8>, String> {
+    fn forced_edge(&self, edge: &EdgeUse) -> Result<Vec<u8>, String> {
         let k = edge.shape.iter().product::<u64>() as usize;
         let given = self.device.forced.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let ids = given.unwrap_or_else(|| vec![-1; k]);
@@ -243,7 +254,8 @@ fn encode(edge: &EdgeUse, t: &Tensor) -> Result<Vec<u8>, String> {
     let mut bytes = vec![0; edge.bytes as usize];
     let width = edge.format.bytes() as usize;
     for h in 0..*heads {
-        let row: Vec<u8> = values[h * rows * dim..(h + 1) * rows * dim].iter().flat_map(|&v| one(v)).collect();
+        let row: Vec<u8> =
+            values[h * rows * dim..(h + 1) * rows * dim].iter().flat_map(|&v| one(v)).collect();
         bytes[h * capacity * dim * width..][..row.len()].copy_from_slice(&row);
     }
     Ok(bytes)

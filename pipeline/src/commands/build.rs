@@ -1,6 +1,6 @@
 //! `mica build` and `mica why`: run what is out of date, or say what would run.
 
-use super::{FAILED, WELL, out, report};
+use super::{FAILED, WELL, out, report, summary};
 use crate::cli::Build;
 use crate::error::{CliError, NodeError};
 use crate::events::{Event, SCHEMA, Sink, Status};
@@ -69,7 +69,7 @@ pub fn run(workspace: &Workspace, cache: Option<&Path>, b: &Build) -> Result<u8,
     } else if b.json {
         out(&report::json(&session, &wanted, &errors, &reports));
     } else {
-        out(&report::text(&reports));
+        out(&(report::text(&reports) + &summary::table(&session, &reports)));
     }
     let gates = report::gates(&session, &reports);
     let counts = counts(&session);
@@ -80,12 +80,12 @@ pub fn run(workspace: &Workspace, cache: Option<&Path>, b: &Build) -> Result<u8,
     let exit = if failed || (!b.dry_run && gates[1] + gates[2] > 0) { FAILED } else { WELL };
     env.sink.send(&Event::End { counts: counts.clone(), gates, exit });
     env.sink.finish()?;
-    eprintln!("{}", summary(&counts, b.dry_run, start.elapsed().as_secs_f64()));
+    eprintln!("{}", totals(&counts, b.dry_run, start.elapsed().as_secs_f64()));
     Ok(exit)
 }
 
 /// Settles every wanted node and reports those that no action reported itself.
-fn settle(session: &Session, wanted: &[usize], jobs: usize, keep_going: bool) -> Vec<Option<NodeError>> {
+pub fn settle(session: &Session, wanted: &[usize], jobs: usize, keep_going: bool) -> Vec<Option<NodeError>> {
     // the closure crosses threads, which the session's own handle of the database may not
     let (graph, models) = (&session.graph, &session.models);
     let handles: Vec<BuildDb> = (0..jobs.min(wanted.len()).max(1)).map(|_| session.db.clone()).collect();
@@ -196,7 +196,7 @@ fn counts(session: &Session) -> BTreeMap<Status, usize> {
     counts
 }
 
-fn summary(counts: &BTreeMap<Status, usize>, dry: bool, seconds: f64) -> String {
+fn totals(counts: &BTreeMap<Status, usize>, dry: bool, seconds: f64) -> String {
     let n = |s| counts.get(&s).copied().unwrap_or(0);
     let reused = n(Status::Cached) + n(Status::Memo);
     if dry {

@@ -1,11 +1,17 @@
 //! What each word of the command does: effects on the terminal and the cache, no stage's work.
 
+pub mod analyze;
 pub mod build;
 pub mod cache;
+pub mod check;
 pub mod inspect;
+pub mod models;
 pub mod report;
+pub mod spec;
+pub mod summary;
 mod synth;
 mod timing;
+pub mod tutorial;
 
 use crate::cli::{Cli, Command};
 use crate::error::CliError;
@@ -45,6 +51,7 @@ pub fn run(cli: &Cli) -> Result<u8, CliError> {
             inspect::invalidate(&w, &s, targets)
         }
         Command::Why { targets } => build::why(&workspace()?, cli.cache.as_deref(), targets),
+        Command::Status { targets } => summary::status(&workspace()?, cli.cache.as_deref(), targets),
         Command::Graph { targets, text } => {
             let (w, s) = session()?;
             inspect::graph(&w, &s, targets, *text)
@@ -54,6 +61,11 @@ pub fn run(cli: &Cli) -> Result<u8, CliError> {
             inspect::disasm(&w, &s, target)
         }
         Command::Synth(s) => synth::run(s),
+        Command::Models(a) => models::run(a),
+        Command::Spec(a) => spec::run(a),
+        Command::Tutorial(a) => tutorial::run(a),
+        Command::Check(a) => check::run(cli.file.as_deref(), a),
+        Command::Analyze(a) => analyze::run(cli.file.as_deref(), a),
         Command::Cache { command } => cache::run(&workspace()?, cli.cache.as_deref(), command),
         Command::Completions { shell } => {
             let mut command = <Cli as clap::CommandFactory>::command();

@@ -8,8 +8,8 @@ use crate::queries::{self, Report, Timing};
 use crate::session::Session;
 use mica_cache::Digest;
 use mica_quantize::TensorFigures;
-use mica_score::Verdict;
 use mica_score::table::{Align, Table};
+use mica_score::{Gate, Verdict, validation};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
@@ -17,6 +17,8 @@ use serde_json::{Value, json};
 pub enum Reported {
     /// A decode run's gates.
     Score(Box<Report>),
+    /// A validation's gates.
+    Validation(Box<validation::Report>),
     /// A kernel's cycles.
     Timing(Box<Timing>),
     /// What a part lost by being stored in the device's formats.
@@ -37,6 +39,9 @@ pub fn collect(session: &Session, goals: &[usize], errors: &[Option<NodeError>])
         let report = match node.job {
             Job::Score => queries::scored(&session.db, model)
                 .map(|o| read(session, &o, "report", queries::SCORE_KIND, |r| Reported::Score(Box::new(r)))),
+            Job::Judge => queries::judged(&session.db, model).map(|o| {
+                read(session, &o, "report", queries::VALIDATION_KIND, |r| Reported::Validation(Box::new(r)))
+            }),
             Job::Timing => queries::timed(&session.db, model).map(|o| {
                 read(session, &o, "report", queries::TIMING_KIND, |r| Reported::Timing(Box::new(r)))
             }),
@@ -78,6 +83,7 @@ pub fn text(reports: &[Named]) -> String {
         out += &format!("── {target}\n");
         out += &match report {
             Reported::Score(r) => r.render(),
+            Reported::Validation(r) => r.render(),
             Reported::Timing(t) => super::timing::render(t),
             Reported::Figures(f) => figures(f),
             Reported::Lost(d) => format!("the report {d} is gone from the cache; build again\n"),
@@ -111,12 +117,20 @@ fn figures(figures: &[TensorFigures]) -> String {
     format!("{table}\n")
 }
 
+/// The gates of a report; none of one that judges nothing.
+pub fn gates_of(report: &Reported) -> &[Gate] {
+    match report {
+        Reported::Score(r) => &r.decode.gates,
+        Reported::Validation(r) => &r.gates,
+        Reported::Timing(_) | Reported::Figures(_) | Reported::Lost(_) => &[],
+    }
+}
+
 /// Sends an event a gate; gives how many passed, failed, were not run.
 pub fn gates(session: &Session, reports: &[Named]) -> [usize; 3] {
     let mut counts = [0; 3];
     for (target, report) in reports {
-        let Reported::Score(r) = report else { continue };
-        for g in &r.decode.gates {
+        for g in gates_of(report) {
             let (slot, pass, why) = match &g.verdict {
                 Verdict::Pass => (0, Some(true), None),
                 Verdict::Fail => (1, Some(false), None),
@@ -155,6 +169,7 @@ pub fn json(session: &Session, wanted: &[usize], errors: &[Option<NodeError>], r
         .iter()
         .map(|(target, r)| match r {
             Reported::Score(r) => json!({ "target": target, "score": r }),
+            Reported::Validation(r) => json!({ "target": target, "validation": r }),
             Reported::Timing(t) => json!({ "target": target, "timing": t }),
             Reported::Figures(f) => json!({ "target": target, "figures": f }),
             Reported::Lost(d) => json!({ "target": target, "lost": d.to_string() }),

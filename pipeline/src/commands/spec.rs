@@ -58,7 +58,11 @@ impl Section<'_> {
     /// The number that the heading begins with; empty where it has none.
     pub fn number(&self) -> &str {
         let word = self.title.split(' ').next().unwrap_or_default();
-        if word.split('.').all(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit())) { word } else { "" }
+        if word.split('.').all(|n| !n.is_empty() && n.bytes().all(|b| b.is_ascii_digit())) {
+            word
+        } else {
+            ""
+        }
     }
 
     fn name(&self) -> String {
@@ -101,7 +105,9 @@ pub fn page(topic: &str) -> Result<&'static Page, CliError> {
 pub fn find<'a>(page: &'a Page, wanted: &str) -> Result<Section<'a>, CliError> {
     let all = sections(page.text);
     let name = plain(wanted);
-    let one = |s: &&Section<'a>| s.number() == wanted || s.name() == name || s.name().split(", ").any(|n| n == name);
+    let one = |s: &&Section<'a>| {
+        s.number() == wanted || s.name() == name || s.name().split(", ").any(|n| n == name)
+    };
     all.iter().find(one).copied().ok_or_else(|| {
         let names: Vec<String> = all.iter().flat_map(|s| [s.number().to_string(), s.name()]).collect();
         let hint = nearest(&name, names.iter().map(String::as_str).filter(|n| !n.is_empty()));
@@ -132,7 +138,10 @@ pub fn run(args: &Args) -> Result<u8, CliError> {
             let text = format!("{}\n", section.text.trim_end());
             match as_json {
                 false => text,
-                true => format!("{:#}\n", json!({ "topic": page.topic, "section": heading(&section), "text": text })),
+                true => format!(
+                    "{:#}\n",
+                    json!({ "topic": page.topic, "section": heading(&section), "text": text })
+                ),
             }
         }
     });
@@ -146,7 +155,8 @@ fn topics(as_json: bool) -> String {
         return format!("{:#}\n", Value::from(list.collect::<Vec<_>>()));
     }
     let lines = PAGES.iter().map(|p| format!("{:<8}  {}\n", p.topic, title(p)));
-    lines.collect::<String>() + "\n`mica spec TOPIC` prints a page's outline, `mica spec TOPIC SECTION` a section.\n"
+    lines.collect::<String>()
+        + "\n`mica spec TOPIC` prints a page's outline, `mica spec TOPIC SECTION` a section.\n"
 }
 
 fn outline(page: &Page) -> String {
@@ -162,11 +172,13 @@ fn heading(s: &Section<'_>) -> Value {
 mod tests {
     use super::*;
 
-    const TEXT: &str = "# Page\nintro\n## 1 One\na\n### 1.1 Inner `x`\nb\n```\n# no heading\n```\n## 2 Two, Three\nc\n";
+    const TEXT: &str =
+        "# Page\nintro\n## 1 One\na\n### 1.1 Inner `x`\nb\n```\n# no heading\n```\n## 2 Two, Three\nc\n";
 
     #[test]
     fn a_section_ends_at_the_next_of_its_level() {
-        let found: Vec<_> = sections(TEXT).iter().map(|s| (s.level, s.number(), s.text.lines().count())).collect();
+        let found: Vec<_> =
+            sections(TEXT).iter().map(|s| (s.level, s.number(), s.text.lines().count())).collect();
         assert_eq!(found, [(1, "", 11), (2, "1", 7), (3, "1.1", 5), (2, "2", 2)]);
     }
 

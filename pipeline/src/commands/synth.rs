@@ -27,15 +27,10 @@ pub fn run(s: &Synth) -> Result<u8, CliError> {
         return Err(CliError::Usage(format!("{path} is not empty; take a folder that is, or a new one")));
     }
     let usage = |e: &dyn std::fmt::Display| CliError::Usage(e.to_string());
-    let text =
-        config(&s.model, s.layers.into(), s.vocab.map(u64::from), s.packed.then_some(GROUP)).map_err(|e| usage(&e))?;
+    let text = config(&s.model, s.layers, s.vocab, s.packed.then_some(GROUP)).map_err(|e| usage(&e))?;
     let stack = describe(&s.model, &text).map_err(|e| usage(&e))?;
-    let form = Form {
-        seed: s.seed,
-        quantized,
-        packed: s.packed,
-        distinct: s.distinct_layers.map(usize::from),
-    };
+    let form =
+        Form { seed: s.seed, quantized, packed: s.packed, distinct: s.distinct_layers.map(usize::from) };
     let tensors = delivery(&stack, &form).map_err(|e| usage(&e))?;
     let files = Files::plan(&tensors, s.shard_size.unwrap_or(u64::MAX));
     let parent = match s.out.parent() {
@@ -95,6 +90,10 @@ fn room(dir: &Path, needed: u64) -> Result<(), CliError> {
     let free = rustix::fs::statvfs(dir)
         .map_err(|e| CliError::Read { path: dir.to_path_buf(), source: e.into() })
         .map(|s| s.f_bavail.saturating_mul(s.f_frsize))?;
+    enough(dir, needed, free)
+}
+
+fn enough(dir: &Path, needed: u64, free: u64) -> Result<(), CliError> {
     if free >= needed {
         return Ok(());
     }
@@ -128,4 +127,17 @@ fn prompt(s: &Synth, stack: &Stack) -> [Tensor; 2] {
         first: 0,
     };
     [tensor("input_ids", 0), tensor("next_ids", 1)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::enough;
+    use std::path::Path;
+
+    #[test]
+    fn a_disk_without_room_is_named_with_both_figures() {
+        assert!(enough(Path::new("d"), 1 << 30, 1 << 30).is_ok());
+        let e = enough(Path::new("d"), 34_900_000_000, 1_250_000_000).unwrap_err().to_string();
+        assert!(e.contains("takes 34.9 GB and d has 1.2 GB free"), "{e}");
+    }
 }

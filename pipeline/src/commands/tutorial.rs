@@ -3,9 +3,9 @@
 //! A page's code blocks are quotations of the shipped source by declaration, resolved when the page is
 //! printed, so they can't go stale; a test resolves every one and runs every command on the pages.
 
-use super::models::shipped;
 use super::{WELL, out};
 use crate::error::CliError;
+use mica_models::described;
 use serde_json::json;
 
 /// A step of the tutorial.
@@ -32,6 +32,13 @@ pub static STEPS: &[Step] = &[
     },
 ];
 
+/// Quoted sources that are no model's own.
+static QUOTED: &[(&str, &str)] = &[
+    ("models/src/eval/loaded.rs", include_str!("../../../models/src/eval/loaded.rs")),
+    ("models/src/hir/module.rs", include_str!("../../../models/src/hir/module.rs")),
+    ("models/src/twin.rs", include_str!("../../../models/src/twin.rs")),
+];
+
 /// What is asked for.
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -47,7 +54,8 @@ pub fn run(args: &Args) -> Result<u8, CliError> {
     let Some(name) = &args.step else {
         out(&match args.json {
             true => {
-                let list: Vec<_> = STEPS.iter().map(|s| json!({ "step": s.name, "title": s.title })).collect();
+                let list: Vec<_> =
+                    STEPS.iter().map(|s| json!({ "step": s.name, "title": s.title })).collect();
                 format!("{:#}\n", json!(list))
             }
             false => STEPS.iter().map(|s| format!("{:<13} {}\n", s.name, s.title)).collect(),
@@ -78,11 +86,21 @@ pub fn render(text: &str) -> Result<String, CliError> {
 
 /// The declaration that a marker `FILE::NAME` or `FILE::TYPE::NAME` stands for.
 fn quoted(marker: &str) -> Result<String, CliError> {
-    let lacking = |what: String| CliError::Usage(format!("the quotation {marker:?} does not resolve: {what}"));
+    let lacking =
+        |what: String| CliError::Usage(format!("the quotation {marker:?} does not resolve: {what}"));
     let (file, path) = marker.split_once("::").ok_or_else(|| lacking("it names no declaration".into()))?;
-    let text = shipped::file(file).ok_or_else(|| lacking(format!("{file} is not among the shipped sources")))?;
+    let text = source(file).ok_or_else(|| lacking(format!("{file} is not among the shipped sources")))?;
     declaration(text, &path.split("::").collect::<Vec<_>>())
         .ok_or_else(|| lacking(format!("{file} declares no such name")))
+}
+
+/// A shipped source by its path from the root of a checkout.
+fn source(path: &str) -> Option<&'static str> {
+    let of_models = described().iter().flat_map(|m| {
+        let below = path.strip_prefix(m.directory).and_then(|p| p.strip_prefix('/'));
+        m.files.iter().filter(move |f| Some(f.path) == below).map(|f| f.text)
+    });
+    of_models.chain(QUOTED.iter().filter(|q| q.0 == path).map(|q| q.1)).next()
 }
 
 /// The lines of a declaration with its comment and attributes; of a formatted file, in which an item ends at
@@ -96,7 +114,8 @@ fn declaration(text: &str, path: &[&str]) -> Option<String> {
     })?;
     let kinds = ["fn", "struct", "enum", "trait", "const", "static", "type"];
     let at = range.clone().find(|&i| declares(lines[i], name, &kinds))?;
-    let attached = |i: &usize| lines[*i].trim_start().starts_with("///") || lines[*i].trim_start().starts_with("#[");
+    let attached =
+        |i: &usize| lines[*i].trim_start().starts_with("///") || lines[*i].trim_start().starts_with("#[");
     let first = (range.start..at).rev().take_while(attached).last().unwrap_or(at);
     let indent = indentation(lines[at]);
     let quoted = lines[first..=end(&lines, at)?].iter();

@@ -4,6 +4,7 @@
 // salsa's input macro makes functions that carry no docs of their own
 #![allow(missing_docs)]
 
+use crate::validations::Trial;
 use mica_cache::{Digest, Stamp};
 use mica_device::product::{Product, Rates};
 use mica_fetch::{CaptureMap, RawConfig, TensorIndex};
@@ -117,4 +118,7 @@ pub struct ModelInput {
     /// Bounds of its gates.
     #[returns(ref)]
     pub thresholds: Arc<Thresholds>,
+    /// The validation that is all that is asked of it; `None` of a model of the workspace.
+    #[returns(ref)]
+    pub trial: Option<Arc<Trial>>,
 }

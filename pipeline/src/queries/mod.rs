@@ -14,6 +14,7 @@ mod score;
 mod segment;
 mod source;
 mod timing;
+mod validation;
 
 pub use compile::KIND as OBJECT_KIND;
 pub use input::{CaptureFacts, DeliveryInput, ModelInput, Retry, RunSettings};
@@ -26,6 +27,7 @@ pub use score::{KIND as SCORE_KIND, Report, scored};
 pub use segment::simulated;
 pub use source::{facts, fetched, planned, resolved, stack};
 pub use timing::{KIND as TIMING_KIND, Timing, timed};
+pub use validation::{KIND as VALIDATION_KIND, expected, judged, tried};
 
 pub use compile::compiled;
 pub use kernel::whole;
@@ -95,6 +97,9 @@ pub fn node(db: &dyn Db, model: ModelInput, job: Job) -> Result<()> {
         Job::Kernel => whole(db, model).map(drop),
         Job::Timing => timed(db, model).map(drop),
         Job::Score => scored(db, model).map(drop),
+        Job::Expected(p) => expected(db, model, p).map(drop),
+        Job::Trial(p, run) => tried(db, model, p, run).map(drop),
+        Job::Judge => judged(db, model).map(drop),
     }
 }
 

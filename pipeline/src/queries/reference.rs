@@ -178,7 +178,7 @@ impl Carried {
 }
 
 /// A tensor's elements, little-endian.
-fn bytes(t: &Tensor) -> Vec<u8> {
+pub fn bytes(t: &Tensor) -> Vec<u8> {
     match &t.data {
         Data::F64(v) => v.iter().flat_map(|x| x.to_le_bytes()).collect(),
         Data::I64(v) => v.iter().flat_map(|x| x.to_le_bytes()).collect(),

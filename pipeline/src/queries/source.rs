@@ -35,14 +35,20 @@ fn fetch_error(target: &str, e: &FetchError) -> NodeError {
 #[salsa::tracked(returns(clone))]
 pub fn stack(db: &dyn Db, model: ModelInput) -> Result<Arc<Stack>> {
     let config = &model.delivery(db).config(db).text;
-    mica_models::describe(model.description(db), config)
-        .map(Arc::new)
-        .map_err(|e| refused(db, model, "config", e))
+    let of = |e: &dyn std::fmt::Display| refused(db, model, "config", e);
+    let stack = mica_models::describe(model.description(db), config).map_err(|e| of(&e))?;
+    match model.trial(db) {
+        None => Ok(Arc::new(stack)),
+        Some(t) => t.stack(stack).map(Arc::new).map_err(|e| of(&e)),
+    }
 }
 
 /// What decides a model's nodes.
 #[salsa::tracked(returns(clone))]
 pub fn facts(db: &dyn Db, model: ModelInput) -> Result<Arc<Facts>> {
+    if let Some(trial) = model.trial(db) {
+        return Ok(trial.facts.clone());
+    }
     let stack = stack(db, model)?;
     let parts = stack.parts();
     let mut kinds = vec!["embed".to_string()];
@@ -64,6 +70,7 @@ pub fn facts(db: &dyn Db, model: ModelInput) -> Result<Arc<Facts>> {
         captured_routing: label
             .is_ok_and(|l| l.is_tight() && l.source == mica_score::decode::Source::Published)
             && (0..layers).all(|i| routing_entry(db, model, i).is_some()),
+        trial: None,
     }))
 }
 
@@ -346,7 +353,8 @@ impl Captured<'_> {
     }
 }
 
-fn captured<'a>(db: &'a dyn Db, model: ModelInput, name: String) -> Result<Option<Captured<'a>>> {
+/// A captured tensor by its name, if there is one.
+pub fn captured<'a>(db: &'a dyn Db, model: ModelInput, name: String) -> Result<Option<Captured<'a>>> {
     let input = model.delivery(db);
     // the stamps are what the digest rests on
     let (index, _) = (input.captures(db), input.stamps(db));

@@ -8,11 +8,13 @@ mod files;
 mod published;
 mod statistics;
 mod tensors;
+#[cfg(test)]
+mod tests;
 mod values;
 mod workspace;
 
 pub use files::{Files, Shard, write_file};
-pub use published::{config, names};
+pub use published::config;
 pub use tensors::{Form, GROUP, Tensor, tensors};
 pub use values::{Stream, Values};
 pub use workspace::workspace;
@@ -24,12 +26,22 @@ use thiserror::Error;
 #[derive(Debug, Error)]
 pub enum SynthError {
     /// No such model.
-    #[error("no published dimensions are known of {name:?}; there are {known}")]
+    #[error("no model is described as {name:?}; there are {known}")]
     Model {
         /// As asked for.
         name: String,
         /// Those there are.
         known: String,
+    },
+    /// More layers than the model has.
+    #[error("{model} has {published} layers, and {asked} were asked for")]
+    Layers {
+        /// The model.
+        model: String,
+        /// As asked for.
+        asked: u16,
+        /// Its own.
+        published: u64,
     },
     /// The description refused the configuration.
     #[error(transparent)]

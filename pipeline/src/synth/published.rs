@@ -1,84 +1,53 @@
-//! The published dimensions of described models, as the fields of their `config.json`.
+//! The published configuration of a described model, cut to fewer layers.
 
 use super::SynthError;
+use mica_models::registry::described;
 use serde_json::{Map, Value, json};
 
-/// The models whose published dimensions are known.
-pub fn names() -> &'static [&'static str] {
-    &["qwen3_5_35b_a3b"]
-}
-
-/// The published configuration of a model, with so many layers and so many rows of vocabulary (the
-/// published number where `None`). `packed` adds what says how packed experts are to be read.
+/// The published configuration of a model, with its first so many layers and so many rows of vocabulary
+/// (the published number where `None`). `packed` states how packed experts of such a group are to be read.
 pub fn config(
     model: &str,
-    layers: u64,
-    vocab: Option<u64>,
+    layers: u16,
+    vocab: Option<u32>,
     packed: Option<u32>,
 ) -> Result<Map<String, Value>, SynthError> {
-    if !names().contains(&model) {
-        return Err(SynthError::Model { name: model.into(), known: names().join(", ") });
+    let found = described().iter().find(|m| m.name == model).ok_or_else(|| SynthError::Model {
+        name: model.into(),
+        known: described().iter().map(|m| m.name).collect::<Vec<_>>().join(", "),
+    })?;
+    let mut config = found.published_config()?;
+    // the text fields stand on their own or under a name
+    let text = match config.contains_key("text_config") {
+        true => config.get_mut("text_config").and_then(Value::as_object_mut),
+        false => Some(&mut config),
+    };
+    if let Some(text) = text {
+        let published = text.get("num_hidden_layers").and_then(Value::as_u64).unwrap_or_default();
+        if u64::from(layers) > published {
+            return Err(SynthError::Layers { model: model.into(), asked: layers, published });
+        }
+        text.insert("num_hidden_layers".into(), layers.into());
+        if let Some(kinds) = text.get_mut("layer_types").and_then(Value::as_array_mut) {
+            kinds.truncate(layers.into());
+        }
+        if let Some(vocab) = vocab {
+            text.insert("vocab_size".into(), vocab.into());
+        }
     }
-    let kinds: Vec<&str> = (1..=layers)
-        .map(|n| if n.is_multiple_of(4) { "full_attention" } else { "linear_attention" })
-        .collect();
-    let mut config = json!({
-        "architectures": ["Qwen3_5MoeForConditionalGeneration"],
-        "model_type": "qwen3_5_moe",
-        "text_config": {
-            "model_type": "qwen3_5_moe_text",
-            "vocab_size": vocab.unwrap_or(248_320),
-            "hidden_size": 2048,
-            "num_hidden_layers": layers,
-            "layer_types": kinds,
-            "full_attention_interval": 4,
-            "num_attention_heads": 16,
-            "num_key_value_heads": 2,
-            "head_dim": 256,
-            "attn_output_gate": true,
-            "attention_bias": false,
-            "linear_num_key_heads": 16,
-            "linear_num_value_heads": 32,
-            "linear_key_head_dim": 128,
-            "linear_value_head_dim": 128,
-            "linear_conv_kernel_dim": 4,
-            "mamba_ssm_dtype": "float32",
-            "num_experts": 256,
-            "num_experts_per_tok": 8,
-            "moe_intermediate_size": 512,
-            "shared_expert_intermediate_size": 512,
-            "router_aux_loss_coef": 0.001,
-            "rms_norm_eps": 1e-6,
-            "hidden_act": "silu",
-            "tie_word_embeddings": false,
-            "max_position_embeddings": 262_144,
-            "rope_parameters": {
-                "rope_type": "default",
-                "rope_theta": 10_000_000,
-                "partial_rotary_factor": 0.25,
-                "mrope_section": [11, 11, 10],
-                "mrope_interleaved": true,
-            },
-        },
-        "tie_word_embeddings": false,
-    });
     if let Some(group) = packed {
-        config["quantization_config"] = json!({
-            "quant_method": "compressed-tensors",
-            "format": "pack-quantized",
-            "quantization_status": "compressed",
-            "config_groups": { "group_0": {
-                "targets": ["re:.*mlp\\.experts\\..*_proj$"],
-                "format": "pack-quantized",
-                "weights": {
-                    "num_bits": 4, "type": "int", "symmetric": true,
-                    "strategy": "group", "group_size": group, "dynamic": false,
-                },
-            }},
+        let weights = json!({
+            "num_bits": 4, "type": "int", "symmetric": true,
+            "strategy": "group", "group_size": group, "dynamic": false,
         });
+        let groups = json!({ "group_0": {
+            "targets": ["re:.*mlp\\.experts\\..*_proj$"], "format": "pack-quantized", "weights": weights,
+        }});
+        let scheme = json!({
+            "quant_method": "compressed-tensors", "format": "pack-quantized",
+            "quantization_status": "compressed", "config_groups": groups,
+        });
+        config.insert("quantization_config".into(), scheme);
     }
-    match config {
-        Value::Object(fields) => Ok(fields),
-        _ => Ok(Map::new()),
-    }
+    Ok(config)
 }

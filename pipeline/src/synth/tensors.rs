@@ -1,7 +1,7 @@
 //! Which tensors a delivery has: names and shapes from the model's own description, values by statistics.
 
 use super::values::Float;
-use super::{SynthError, Stream, Values, statistics};
+use super::{Stream, SynthError, Values, statistics};
 use mica_models::analysis::{WeightUse, weight_uses};
 use mica_models::naming::{SourceForm, WeightSource, expert_name, sources};
 use mica_models::{Part, Stack};
@@ -63,8 +63,8 @@ pub fn tensors(stack: &Stack, part: Part, form: &Form) -> Result<Vec<Tensor>, Sy
     let mut all = Vec::new();
     for (source, like) in sources(stack, part)?.iter().zip(sources(stack, like)?) {
         let usage = uses.get(&source.role).copied().unwrap_or(WeightUse::Vector);
-        let (scale, offset) =
-            statistics::of(&source.role).ok_or_else(|| SynthError::Statistics { role: source.role.clone() })?;
+        let (scale, offset) = statistics::of(&source.role)
+            .ok_or_else(|| SynthError::Statistics { role: source.role.clone() })?;
         let (name, stream) = (whole(source), Stream::new(form.seed, &whole(&like)));
         let w = Weight { source, like: &like, name, stream, scale, offset, seed: form.seed };
         match usage {
@@ -141,7 +141,14 @@ impl Weight<'_> {
             *last /= group;
         }
         let dtype = if float == Float::F16 { "F16" } else { "F32" };
-        all.push(Tensor { name: self.name.clone(), dtype: "I8", shape, values, stream: self.stream, first: 0 });
+        all.push(Tensor {
+            name: self.name.clone(),
+            dtype: "I8",
+            shape,
+            values,
+            stream: self.stream,
+            first: 0,
+        });
         all.push(Tensor {
             name: scale_name(&self.name),
             dtype,

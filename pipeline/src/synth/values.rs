@@ -126,7 +126,8 @@ mod tests {
         let s = Stream::new(3, "a");
         let uniform = |float| Values::Uniform { scale: 0.5, offset: 0.25, float };
         let kinds = [uniform(Float::Bf16), uniform(Float::F16), uniform(Float::F32), Values::Bytes];
-        for v in kinds.into_iter().chain([Values::Nibbles, Values::Packed, Values::Given((0..60).collect())]) {
+        for v in kinds.into_iter().chain([Values::Nibbles, Values::Packed, Values::Given((0..60).collect())])
+        {
             let mut whole = vec![0; 480];
             v.fill(s, 32, 0, &mut whole);
             for at in (0..480).step_by(Values::GRAIN) {

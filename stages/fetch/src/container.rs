@@ -57,8 +57,6 @@ pub(crate) fn impostor(bytes: &[u8]) -> Option<&'static str> {
         Some("a zip archive, as torch.save writes")
     } else if bytes.starts_with(torch::LEGACY_MAGIC) {
         Some("a file of torch.save's older format")
-    } else if bytes.get(8) == Some(&b'{') {
-        Some("a safetensors file")
     } else {
         None
     }

@@ -168,6 +168,9 @@ pub enum FetchError {
     /// A tensor that the index does not have.
     #[error("the delivery has no tensor {name}{}", listed("; nearest: ", nearest))]
     MissingTensor { name: String, nearest: Vec<String> },
+    /// Two quantization configurations.
+    #[error("{}: {key} is not what config.json says under quantization_config; make them agree", path.display())]
+    QuantizationDiffers { path: PathBuf, key: String },
     /// A capture of a type that was not asked for.
     #[error("capture {name} is {dtype}, and {wanted} was asked for")]
     CaptureType { name: String, dtype: Dtype, wanted: &'static str },

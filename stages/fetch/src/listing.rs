@@ -65,6 +65,9 @@ pub struct Listing {
     pub tokenizer: Option<u32>,
     /// `generation_config.json`, if there is one.
     pub generation_config: Option<u32>,
+    /// How the weights are quantized, where that stands in a file of its own: `quantization_config.json`, or
+    /// `quantize_config.json` as GPTQ's tools call it.
+    pub quantization: Option<u32>,
     /// The capture files that were asked for, in that order.
     pub captures: Vec<u32>,
 }
@@ -102,9 +105,13 @@ pub fn list(dir: &Path, options: &ListOptions) -> Result<Listing, FetchError> {
     let config = files.named_or_usual(options.config.as_deref(), "config.json", "configuration")?;
     let tokenizer = files.named_or_usual(options.tokenizer.as_deref(), "tokenizer.json", "tokenizer")?;
     let generation_config = files.optional("generation_config.json")?;
+    let quantization = match files.optional("quantization_config.json")? {
+        Some(file) => Some(file),
+        None => files.optional("quantize_config.json")?,
+    };
     let captures =
         options.captures.iter().map(|name| files.required(name, "captures")).collect::<Result<_, _>>()?;
-    Ok(Listing { files: files.found, weights, config, tokenizer, generation_config, captures })
+    Ok(Listing { files: files.found, weights, config, tokenizer, generation_config, quantization, captures })
 }
 
 /// The names in the directory, sorted. A name that is no UTF-8 cannot be one that is looked for.

@@ -57,7 +57,10 @@ pub(crate) fn set_name(file: &str) -> Option<&str> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
+    use crate::testing::check_shard_index;
 
     #[test]
     fn set_names() {
@@ -91,6 +94,38 @@ mod tests {
                 Ok(_) => panic!("{text} was taken"),
             };
             assert!(message.contains(said), "{text}: {message}");
+        }
+    }
+
+    /// Text near an index: names that lead somewhere, escapes, broken ends.
+    fn near_format() -> impl Strategy<Value = Vec<u8>> {
+        let part = prop::sample::select(vec![
+            "a",
+            "\\u0061",
+            "..",
+            "/",
+            "\\\\",
+            ".safetensors",
+            "-1-of-2",
+            "\0",
+            "\"",
+            "{",
+            "}",
+            ":",
+            ",",
+            "[",
+            "weight_map",
+        ]);
+        let text = prop::collection::vec(part, 0..5).prop_map(|parts| parts.concat());
+        let entry = (text.clone(), text).prop_map(|(tensor, shard)| format!("\"{tensor}\": \"{shard}\""));
+        prop::collection::vec(entry, 0..4)
+            .prop_map(|entries| format!("{{\"weight_map\": {{{}}}}}", entries.join(",")).into_bytes())
+    }
+
+    proptest! {
+        #[test]
+        fn anything_near_the_format(bytes in near_format()) {
+            check_shard_index(&bytes);
         }
     }
 }

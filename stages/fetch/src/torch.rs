@@ -21,8 +21,7 @@ use crate::index::{Extent, TensorEntry, byte_count};
 use pickle::{Pickled, Storage, Tensor};
 
 /// How a file of torch.save's older format begins: a pickled number that is its mark.
-pub(crate) const LEGACY_MAGIC: &[u8] =
-    b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19\x2e";
+pub(crate) const LEGACY_MAGIC: &[u8] = b"\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19\x2e";
 
 /// The tensors of the file `bytes`, which is number `file` of its delivery.
 pub(crate) fn read(
@@ -41,7 +40,8 @@ pub(crate) fn read(
     let damaged = |fault| FetchError::Archive { path: path.to_owned(), fault };
     let archive = Archive::open(bytes).map_err(damaged)?;
     let (record, pickled) = archive.pickle();
-    let refused = |(byte, fault)| FetchError::Pickle { path: path.to_owned(), record: record.clone(), byte, fault };
+    let refused =
+        |(byte, fault)| FetchError::Pickle { path: path.to_owned(), record: record.clone(), byte, fault };
     let pickled = pickle::read(pickled).map_err(refused)?;
     let storages = archive.storages(&pickled).map_err(damaged)?;
     let entry = |&(name, tensor): &(&str, Tensor<'_>)| {

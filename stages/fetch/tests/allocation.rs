@@ -1,10 +1,10 @@
-//! No header, however hostile, makes the reader take more memory than a small multiple of the file.
+//! No header and no pickle, however hostile, makes the reader take more memory than a small multiple of the file.
 
 use std::alloc::System;
 use std::fs;
 use std::path::Path;
 
-use mica_fetch::testing::raw_safetensors;
+use mica_fetch::testing::{raw_safetensors, torch_records, zip_bytes};
 use mica_fetch::{ListOptions, MappedDelivery, index, list};
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
@@ -18,9 +18,13 @@ const FIXED: usize = 64 << 10;
 /// is a header of short names and empty tensors, which takes under ten.
 const PER_BYTE: usize = 12;
 
-fn allocated(dir: &Path) -> usize {
+/// The same for a pickle, whose instructions of one byte make a value each, in tables that double.
+const PER_PICKLED_BYTE: usize = 100;
+
+fn allocated(dir: &Path, weights: &str) -> usize {
     let region = Region::new(ALLOCATOR);
-    let listing = list(dir, &ListOptions::default()).unwrap();
+    let options = ListOptions { weights: Some(weights.to_owned()), ..ListOptions::default() };
+    let listing = list(dir, &options).unwrap();
     let files = MappedDelivery::open(dir, &listing).unwrap();
     let _ = index(&files, &listing);
     let stats = region.change();
@@ -52,8 +56,37 @@ fn bounded_by_the_file() {
         ("a header of 2^64 - 1", announced(u64::MAX)),
     ] {
         fs::write(dir.path().join("model.safetensors"), &bytes).unwrap();
-        let taken = allocated(dir.path());
+        let taken = allocated(dir.path(), "model.safetensors");
         let limit = FIXED + PER_BYTE * bytes.len();
+        assert!(taken <= limit, "{what}: {taken} bytes for a file of {}", bytes.len());
+    }
+
+    let one = [
+        b"X\x01\x00\x00\x00actorch._utils\n_rebuild_tensor_v2\n((X\x07\x00\x00\x00storagectorch\nFloatStorage\n",
+        &b"X\x01\x00\x00\x000X\x03\x00\x00\x00cpuK\x02tQK\x00K\x02\x85K\x01\x85\x89ccollections\nOrderedDict\n)Rtq\x01"[..],
+    ]
+    .concat();
+    let endless = [b"X\xff\xff\xff\xff", &b"a"[..]].concat();
+    let ints = [b"(", &b"K\x01".repeat(300_000)[..], b"tq\x00", &b"h\x00\x85".repeat(100_000)[..]].concat();
+    for (what, body) in [
+        ("empty tuples", b")".repeat(1 << 19)),
+        ("dictionaries", b"}".repeat(1 << 19)),
+        ("more values than may wait", b")".repeat((1 << 20) + 1)),
+        ("marks", b"(".repeat(1 << 20)),
+        ("tuples in tuples", [b")", &b"\x85".repeat(1 << 20)[..]].concat()),
+        ("a long tuple used often", ints),
+        ("an endless text", endless),
+        ("a memo of many", (0..200_000u32).flat_map(|i| [&b")r"[..], &i.to_le_bytes()].concat()).collect()),
+        (
+            "one tensor rebuilt often",
+            [&one[..], &b"Rctorch._utils\n_rebuild_tensor_v2\nh\x01".repeat(20_000)].concat(),
+        ),
+    ] {
+        let pickle = [b"\x80\x02}", &body[..], b"."].concat();
+        let bytes = zip_bytes(&torch_records("m", &pickle, vec![]));
+        fs::write(dir.path().join("model.pth"), &bytes).unwrap();
+        let taken = allocated(dir.path(), "model.pth");
+        let limit = FIXED + PER_PICKLED_BYTE * bytes.len();
         assert!(taken <= limit, "{what}: {taken} bytes for a file of {}", bytes.len());
     }
 }

@@ -23,7 +23,9 @@ pub trait Contents {
     /// The surroundings' own.
     fn bytes(&mut self, tensor: &Virtual) -> Result<Cow<'_, [u8]>, Self::Error>;
 
-    /// Keeps a converted tensor and gives the digest that it is found by from then on.
+    /// Keeps a converted tensor and gives its digest, by which it is found from then on: the one that
+    /// [`digest`](Contents::digest) would give a delivered tensor of the same dtype, shape and bytes, so that a
+    /// weight packs alike whatever format it was unpacked from.
     ///
     /// # Errors
     /// The surroundings' own.

@@ -58,3 +58,40 @@ pub(crate) fn convert(
     }
     Ok(bytes)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mica_models::hir::{Builder, Dtype, Type, ValueId};
+
+    fn converter(body: impl Fn(&mut Builder, ValueId) -> ValueId) -> Function {
+        let mut b = Builder::new("converter");
+        let published = b.param("published", Type::new(Dtype::BF16, &[2, 3]));
+        let weight = body(&mut b, published);
+        b.result("weight", weight);
+        b.finish().unwrap()
+    }
+
+    #[test]
+    fn elements_move_whole() {
+        let transpose = converter(|b, x| b.transpose(x, &[1, 0]).unwrap());
+        let moved = convert("w", &transpose, &[3, 2], b"aabbccddeeff", 2).unwrap();
+        assert_eq!(moved, b"aaddbbeeccff");
+        assert!(!keeps_order(&transpose));
+        assert!(keeps_order(&converter(|b, x| b.reshape(x, &[6]).unwrap())));
+    }
+
+    #[test]
+    fn what_is_refused() {
+        let transpose = converter(|b, x| b.transpose(x, &[1, 0]).unwrap());
+        let double = converter(|b, x| b.add(x, x).unwrap());
+        for (converter, shape, bytes, said) in [
+            (&double, [2, 3], 12, "computes (add)"),
+            (&transpose, [2, 3], 12, "gives [3, 2], and the weight is [2, 3]"),
+            (&transpose, [3, 2], 11, "11 bytes are no [2, 3] of 2 bytes"),
+        ] {
+            let message = convert("w", converter, &shape, &vec![0; bytes], 2).unwrap_err().to_string();
+            assert!(message.contains(said), "{message}");
+        }
+    }
+}

@@ -1,6 +1,7 @@
 //! What can be wrong between a delivery and a model, each with the facts that put it right.
 
 use crate::dtype::Dtype;
+use crate::scheme::Described;
 use mica_models::ModelError;
 
 /// Why a part cannot be packed. `role` is the weight's name within the part, `tensor` a delivered name.
@@ -56,6 +57,30 @@ pub enum PackError {
     /// A quantized weight that is no matrix and no table, or that is laid out anew.
     #[error("{part}: {tensor}, which is {role}, is quantized; {why}, so deliver it as F32, F16 or BF16")]
     Quantized { part: String, role: String, tensor: String, why: &'static str },
+
+    /// A quantization configuration that is not read here.
+    #[error("quantization config: {field} is {found}; expected {expected}")]
+    Scheme { field: String, found: String, expected: &'static str },
+    /// Packed words without a configuration that says how.
+    #[error(
+        "{part}: {tensor}, which is {role}, is packed, and the delivery's quantization config says {said}; expected {expected}"
+    )]
+    NoScheme { part: String, role: String, tensor: String, said: String, expected: &'static str },
+    /// Packed tensors of another kind than the configuration says.
+    #[error("{tensor}, which is {role}, has {found}, and the delivery's quantization config says {said}")]
+    SchemeDiffers { role: String, tensor: String, found: Described, said: String },
+    /// Columns that are not in the order of their groups.
+    #[error(
+        "{role}: {tensor}: column {column} is in group {found} and its place is in group {expected}; reordered columns \
+         (desc_act, actorder) are not read, so quantize without"
+    )]
+    Reordered { role: String, tensor: String, column: u64, found: i32, expected: u64 },
+    /// A shape, stated in a tensor, that is another one.
+    #[error("{role}: {tensor} states {found:?}, and the weight is {expected:?}")]
+    StatedShape { role: String, tensor: String, found: Vec<i64>, expected: Vec<u64> },
+    /// A zero point that cannot be taken.
+    #[error("{role}: {tensor}: the zero point {stored} of row {row}, group {group} {reason}")]
+    ZeroPoint { role: String, tensor: String, row: u64, group: u64, stored: u8, reason: &'static str },
 
     /// A converter that does more than move elements.
     #[error(

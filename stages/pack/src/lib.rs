@@ -3,7 +3,8 @@
 //! [`resolve`] finds a part's weights by the model's own naming, whatever prefix and form the publisher
 //! chose, and checks shapes, dtypes and scales from the delivery's index alone. [`pack`] then names them by
 //! content: a [`PackedLayer`] holds digests, roles and shapes. Only a weight that the model lays out
-//! otherwise than its publisher is read and stored again; everything else stays in the delivery.
+//! otherwise than its publisher, or whose integers are packed in words, is read and stored again; everything
+//! else stays in the delivery.
 //!
 //! It must not know files, offsets, the device, the cache's place, salsa nor the terminal. The delivery is
 //! what [`Names`] says it has and [`Contents`] gives.
@@ -16,6 +17,11 @@ mod names;
 mod pack;
 mod packed;
 mod resolve;
+mod scheme;
+#[cfg(feature = "testing")]
+pub mod testing;
+mod unpack;
+mod words;
 
 pub use contents::Contents;
 pub use dtype::Dtype;
@@ -24,6 +30,8 @@ pub use names::{Names, TensorInfo, unread};
 pub use pack::pack;
 pub use packed::{Digest, PackedLayer, PackedTensor, Source};
 pub use resolve::{Resolved, ResolvedRole, Virtual, resolve};
+pub use scheme::{Described, Scheme};
+pub use words::{Packing, Unpack};
 
 /// The stage's version, part of every key; raised whenever the same inputs pack otherwise.
 pub const VERSION: u32 = 1;

@@ -2,6 +2,7 @@
 
 use crate::dtype::Dtype;
 use crate::resolve::Resolved;
+use crate::scheme::Scheme;
 use mica_models::naming::Naming;
 use std::collections::HashSet;
 
@@ -23,6 +24,10 @@ pub trait Names {
     fn find(&self, name: &str) -> Option<TensorInfo>;
     /// All names, in any order.
     fn all(&self) -> Box<dyn Iterator<Item = &str> + '_>;
+    /// How integers are packed, where the delivery says so.
+    fn scheme(&self) -> Option<&Scheme> {
+        None
+    }
 }
 
 /// The tensors that no part reads and that the model does not knowingly ignore, sorted. `resolved` are all

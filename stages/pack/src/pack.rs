@@ -5,12 +5,14 @@ use crate::convert::{convert, keeps_order};
 use crate::error::PackFailure;
 use crate::packed::{PackedLayer, PackedTensor, Source};
 use crate::resolve::{Resolved, ResolvedRole, Virtual};
+use crate::unpack::{Unpacked, failed, unpacked};
 
-/// Names a part's weights by content. A weight whose converter moves elements is read, converted and
-/// stored; of the others only digests are asked for.
+/// Names a part's weights by content. A weight whose converter moves elements, or whose integers are packed
+/// in words, is read, converted and stored; of the others only digests are asked for.
 ///
 /// # Errors
-/// A converter that does not lay out its weight; whatever `contents` says, with the role.
+/// A converter that does not lay out its weight; packed tensors whose order, stated shape or zero points are
+/// not what they have to be; whatever `contents` says, with the role.
 pub fn pack<C: Contents>(
     resolved: &Resolved,
     contents: &mut C,
@@ -24,6 +26,12 @@ pub fn pack<C: Contents>(
 }
 
 fn tensor<C: Contents>(role: &ResolvedRole, contents: &mut C) -> Result<PackedTensor, PackFailure<C::Error>> {
+    if let Some(unpack) = &role.unpack {
+        // A packed weight has no converter: its own shape is the published one.
+        let Unpacked { data, scale, zero } = unpacked(role, unpack, &role.shape, contents)?;
+        let (role, weight_use, shape) = (role.role.clone(), role.weight_use, role.shape.clone());
+        return Ok(PackedTensor { role, weight_use, shape, data, scale, zero });
+    }
     let data = match &role.converter {
         Some(converter) if !keeps_order(converter) => {
             let published = contents.bytes(&role.data).map_err(failed(role))?;
@@ -53,8 +61,4 @@ fn source<C: Contents>(
 ) -> Result<Source, PackFailure<C::Error>> {
     let digest = contents.digest(tensor).map_err(failed(role))?;
     Ok(Source { digest, dtype: tensor.dtype, shape: tensor.shape.clone() })
-}
-
-fn failed<E>(role: &ResolvedRole) -> impl Fn(E) -> PackFailure<E> {
-    move |error| PackFailure::Contents { role: role.role.clone(), error }
 }

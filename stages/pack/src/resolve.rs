@@ -1,14 +1,18 @@
 //! A part's weights found in a delivery by the model's names, and checked against its shapes.
 //!
-//! Reads the index, never a value. How a quantized weight is recognised stands in [`companions`].
+//! Reads the index, never a value. A weight is quantized if its scales lie beside it (`w_scale`), and packed
+//! if its words are there in its place.
 
 use crate::dtype::Dtype;
 use crate::error::PackError;
 use crate::names::{Names, TensorInfo, nearest};
+use crate::words::Unpack;
 use mica_models::analysis::{WeightUse, fused_groups, weight_uses};
 use mica_models::hir::Function;
 use mica_models::naming::{SourceForm, WeightSource, expert_name, sources};
 use mica_models::stack::{Part, Stack};
+
+mod packing;
 
 /// A tensor as the model sees it, delivered in one piece or in several.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,16 +32,37 @@ pub struct ResolvedRole {
     pub role: String,
     /// What the part does with it.
     pub weight_use: WeightUse,
-    /// The values, of the published shape: floats, or `I8` where `scale` is present.
+    /// The values, of the published shape: floats, or `I8` where `scale` is present. Words, as they are
+    /// stored, where `unpack` is present.
     pub data: Virtual,
-    /// Scales `[.., rows, groups]`.
+    /// Scales `[.., rows, groups]`; or as stored, where `unpack` says that they are transposed.
     pub scale: Option<Virtual>,
-    /// Integer zero points of the scales' shape.
+    /// Integer zero points of the scales' shape; as they are stored, where `unpack` is present.
     pub zero: Option<Virtual>,
+    /// How to unpack what is stored.
+    pub unpack: Option<Unpack>,
+    /// Of a packed weight, each column's group, which has to be that of its place.
+    pub order: Option<Virtual>,
+    /// Of a packed weight, `[rows, cols]` of each matrix.
+    pub stated: Option<Virtual>,
     /// From the published tensor to the weight; `None` where it is taken as it is.
     pub converter: Option<Function>,
     /// Shape as the part's function takes it.
     pub shape: Vec<u64>,
+}
+
+impl ResolvedRole {
+    /// Every delivered tensor that the weight is made from or checked by, and what it is.
+    pub fn tensors(&self) -> impl Iterator<Item = (&'static str, &Virtual)> {
+        let optional = [
+            ("scale", &self.scale),
+            ("zero", &self.zero),
+            ("order", &self.order),
+            ("stated shape", &self.stated),
+        ];
+        let optional = optional.into_iter().filter_map(|(what, tensor)| Some((what, tensor.as_ref()?)));
+        std::iter::once(("data", &self.data)).chain(optional)
+    }
 }
 
 /// A part's weights in the order of its constant segment.
@@ -53,8 +78,8 @@ pub struct Resolved {
     pub read: Vec<String>,
 }
 
-/// Finds the weights of a part: under any of the model's prefixes, experts fused or one by one, floats
-/// or int8 containers with scales.
+/// Finds the weights of a part: under any of the model's prefixes, experts fused or one by one, floats,
+/// int8 containers with scales, or integers packed in words by the delivery's [`Names::scheme`].
 ///
 /// # Errors
 /// A weight that is missing, there more than once, or of a wrong shape or dtype; scales that are missing
@@ -80,22 +105,46 @@ pub fn resolve(names: &dyn Names, stack: &Stack, part: Part) -> Result<Resolved,
     }
     let mut read = Vec::new();
     for role in &roles {
-        for tensor in [Some(&role.data), role.scale.as_ref(), role.zero.as_ref()].into_iter().flatten() {
+        for (_, tensor) in role.tensors() {
             read.extend(tensor.pieces.iter().cloned());
         }
     }
     Ok(Resolved { kind: function.name.clone(), fused, roles, read })
 }
 
-/// The names that would make a tensor a quantized one: its scales.
-fn companions(tensor: &str) -> String {
-    format!("{}.w_scale", tensor.strip_suffix(".weight").unwrap_or(tensor))
+/// The ending of the tensor that a weight's values are in, in place of `.weight`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ending {
+    /// The weight itself.
+    Own,
+    /// compressed-tensors' words.
+    WeightPacked,
+    /// GPTQ's or AWQ's words.
+    Qweight,
 }
 
-/// Shape of one piece and the names of all.
+impl Ending {
+    const ALL: [Ending; 3] = [Ending::Own, Ending::WeightPacked, Ending::Qweight];
+
+    fn spell(self, tensor: &str) -> String {
+        match self {
+            Ending::Own => tensor.to_owned(),
+            Ending::WeightPacked => beside(tensor, "weight_packed"),
+            Ending::Qweight => beside(tensor, "qweight"),
+        }
+    }
+}
+
+/// The name of a tensor that goes with a weight.
+fn beside(tensor: &str, ending: &str) -> String {
+    format!("{}.{ending}", tensor.strip_suffix(".weight").unwrap_or(tensor))
+}
+
+/// Shape of one piece and the names of all, and under which ending they are there.
 struct Found {
     pieces: Vec<String>,
     shape: Vec<u64>,
+    ending: Ending,
 }
 
 struct Finder<'a> {
@@ -106,6 +155,9 @@ struct Finder<'a> {
 impl Finder<'_> {
     fn role(&self, source: WeightSource, weight_use: WeightUse) -> Result<ResolvedRole, PackError> {
         let found = self.locate(&source)?;
+        if found.ending != Ending::Own {
+            return self.packed(source, weight_use, &found);
+        }
         let dtype = self.alike(&source.role, &found)?;
         let scale = self.scale(&source, weight_use, &found, dtype)?;
         Ok(ResolvedRole {
@@ -114,6 +166,9 @@ impl Finder<'_> {
             data: Virtual { pieces: found.pieces, dtype, shape: source.published_shape },
             scale,
             zero: None,
+            unpack: None,
+            order: None,
+            stated: None,
             converter: source.converter,
             shape: source.shape,
         })
@@ -123,24 +178,32 @@ impl Finder<'_> {
     fn locate(&self, source: &WeightSource) -> Result<Found, PackError> {
         let mut found: Vec<(String, Found)> = Vec::new();
         let mut tried = Vec::new();
+        let mut look = |pieces: Vec<String>, shape: &[u64]| {
+            let mut any = false;
+            for ending in Ending::ALL {
+                let there =
+                    |piece: &String| Some(ending.spell(piece)).filter(|n| self.names.find(n).is_some());
+                let Some(name) = pieces.iter().find_map(there) else { continue };
+                any = true;
+                // Names that differ in `.weight` alone have the same words.
+                if found.iter().all(|(other, _)| *other != name) {
+                    found.push((name, Found { pieces: pieces.clone(), shape: shape.to_vec(), ending }));
+                }
+            }
+            any
+        };
         for form in &source.forms {
             match form {
                 SourceForm::Whole { names } => {
                     for name in names {
-                        if self.names.find(name).is_some() {
-                            let shape = source.published_shape.clone();
-                            found.push((name.clone(), Found { pieces: vec![name.clone()], shape }));
-                        }
+                        look(vec![name.clone()], &source.published_shape);
                         tried.push(name.clone());
                     }
                 }
                 SourceForm::PerExpert { experts, piece_shape, templates } => {
                     for each in templates {
                         let name = |e| each.iter().map(move |template| expert_name(template, e));
-                        let pieces: Vec<String> = (0..*experts).flat_map(name).collect();
-                        if let Some(any) = pieces.iter().find(|piece| self.names.find(piece).is_some()) {
-                            found.push((any.clone(), Found { pieces, shape: piece_shape.clone() }));
-                        } else {
+                        if !look((0..*experts).flat_map(name).collect(), piece_shape) {
                             tried.extend(each.iter().map(|template| expert_name(template, 0)));
                         }
                     }
@@ -193,7 +256,7 @@ impl Finder<'_> {
         dtype: Dtype,
     ) -> Result<Option<Virtual>, PackError> {
         let (part, role) = (self.part.to_string(), source.role.clone());
-        let scales: Vec<String> = found.pieces.iter().map(|piece| companions(piece)).collect();
+        let scales: Vec<String> = found.pieces.iter().map(|piece| beside(piece, "w_scale")).collect();
         let present = scales.iter().position(|scale| self.names.find(scale).is_some());
         let tensor = found.pieces[present.unwrap_or(0)].clone();
         match (dtype, present) {

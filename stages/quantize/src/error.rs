@@ -14,12 +14,12 @@ pub enum QuantizeError {
     #[error("{role}: no rule of the recipe matches; add one, or end the rules with pattern \"*\"")]
     NoRule { role: String },
     /// The recipe gives a format that the weight's use has no form for.
-    #[error("{role}: the recipe's {format} is no format of a {weight_use:?}, which takes {allowed}")]
+    #[error("{role}: the recipe's {format} is no format for {}, which takes {allowed}", word(*weight_use))]
     FormatNotFor { role: String, weight_use: WeightUse, format: &'static str, allowed: &'static str },
     /// The recipe would undo the delivery's quantization.
     #[error(
-        "{role}: delivered quantized ({found} with scales), and the recipe says {format}; a quantized {weight_use:?} \
-         is re-laid as it is: say {allowed}"
+        "{role}: delivered quantized ({found} with scales), and the recipe says {format}; what is quantized is \
+         re-laid as it is: say {allowed}"
     )]
     Contradicts {
         role: String,
@@ -35,7 +35,7 @@ pub enum QuantizeError {
     )]
     GroupDoesNotFit { role: String, group: u64, cols: u64 },
     /// A weight whose shape does not suit its use.
-    #[error("{role}: shape {shape:?} is no shape of a {weight_use:?}")]
+    #[error("{role}: shape {shape:?} is no shape of {}", word(*weight_use))]
     Rank { role: String, weight_use: WeightUse, shape: Vec<u64> },
     /// A source of the wrong element type.
     #[error("{role}: its {part} is delivered as {found}; expected {expected}")]
@@ -44,7 +44,7 @@ pub enum QuantizeError {
     #[error("{role}: its {part} has shape {found:?}; expected {expected}")]
     Shape { role: String, part: &'static str, found: Vec<u64>, expected: String },
     /// Zero points where the device has no place for them.
-    #[error("{role}: a {weight_use:?} cannot have zero points{why}")]
+    #[error("{role}: {} cannot have zero points{why}", word(*weight_use))]
     ZeroPoints { role: String, weight_use: WeightUse, why: &'static str },
 
     /// NaN or infinity in a weight.
@@ -105,4 +105,13 @@ impl QuantizeError {
 
 fn wider(scale: &str) -> &'static str {
     if scale == "f16" { "; give the role scale = \"f32\"" } else { "" }
+}
+
+const fn word(weight_use: WeightUse) -> &'static str {
+    match weight_use {
+        WeightUse::Matrix => "a matrix",
+        WeightUse::Experts => "a stack of experts",
+        WeightUse::Table => "a table",
+        WeightUse::Vector => "a vector",
+    }
 }

@@ -174,11 +174,9 @@ fn storage(tensor: &PackedTensor, format: ComponentFormat) -> Result<Storage, Qu
 fn scaling(tensor: &PackedTensor, group: Group, scale: ScaleFormat) -> Result<Scaling, QuantizeError> {
     let [_, _, cols] = dims(&tensor.shape);
     let (group, scale) = match &tensor.scale {
-        // The group is counted over the delivered row; its length is the role's too, or the check fails.
         Some(delivered) => {
-            let groups = delivered.elements() / (tensor.data.elements() / cols).max(1);
-            let format = if delivered.dtype == Dtype::F16 { Format::F16 } else { Format::F32 };
-            (if groups == 0 { 0 } else { cols / groups }, format)
+            let group = tensor.data.elements().checked_div(delivered.elements()).unwrap_or(0);
+            (group, if delivered.dtype == Dtype::F16 { Format::F16 } else { Format::F32 })
         }
         None => (group.columns(cols), scale.into()),
     };

@@ -1,9 +1,9 @@
 //! The last stage: figures, gates and verdicts.
 //!
 //! [`metrics`] measures, [`gate`] judges one figure against one bound, [`decode`] does both for a whole
-//! run of a model, and [`table`] lays text out in columns. Every sum is float64 in the order of the
-//! elements and every transcendental function comes from a pure-Rust libm, so a report has the same bits
-//! on every machine.
+//! run of a model, [`validation`] for one op or layer, and [`table`] lays text out in columns. Every sum
+//! is float64 in the order of the elements and every transcendental function comes from a pure-Rust libm,
+//! so a report has the same bits on every machine.
 //!
 //! It takes slices and gives values and text. It must not know salsa, the cache, files or the terminal,
 //! nor where the values come from: device, evaluator and capture are three slices of numbers.
@@ -14,6 +14,7 @@ pub mod gate;
 pub mod metrics;
 pub mod table;
 mod thresholds;
+pub mod validation;
 
 pub use decode::{DecodeInputs, DecodeReport, Texts, render, score_decode};
 pub use error::ScoreError;

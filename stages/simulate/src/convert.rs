@@ -5,6 +5,7 @@
 //! loops, so that the compiler can vectorise them.
 
 use crate::counters::Counters;
+use crate::simd::wide;
 use mica_device::format::Format;
 
 /// The canonical NaN.
@@ -14,6 +15,7 @@ const EXPONENT: u32 = 0x7f80_0000;
 const F16_LIMIT: u32 = 0x477f_f000;
 
 /// The value of an F16, exact.
+#[inline(always)]
 pub const fn f16_to_f32(h: u16) -> f32 {
     let sign = (h as u32 & 0x8000) << 16;
     let magnitude = (h as u32 & 0x7fff) << 13;
@@ -24,6 +26,7 @@ pub const fn f16_to_f32(h: u16) -> f32 {
 }
 
 /// An f32 rounded to F16; above the range infinity, of NaN the canonical NaN.
+#[inline(always)]
 pub const fn f32_to_f16(x: f32) -> u16 {
     let sign = (x.to_bits() >> 16) & 0x8000;
     let a = x.to_bits() & 0x7fff_ffff;
@@ -36,11 +39,13 @@ pub const fn f32_to_f16(x: f32) -> u16 {
 }
 
 /// The value of a bfloat16, exact.
+#[inline(always)]
 pub const fn bf16_to_f32(b: u16) -> f32 {
     f32::from_bits((b as u32) << 16)
 }
 
 /// An f32 rounded to bfloat16, of NaN the canonical NaN.
+#[inline(always)]
 pub const fn f32_to_bf16(x: f32) -> u16 {
     let bits = x.to_bits();
     if bits & 0x7fff_ffff > EXPONENT {
@@ -97,22 +102,25 @@ pub fn saturate(x: i64, counters: &mut Counters) -> i32 {
 }
 
 /// Whether any value is infinite or NaN.
+#[inline(always)]
 pub fn any_non_finite(values: &[f32]) -> bool {
     values.iter().fold(false, |any, v| any | (v.to_bits() & EXPONENT == EXPONENT))
 }
 
+#[inline(always)]
 fn halves(bytes: &[u8]) -> impl Iterator<Item = u16> {
     bytes.as_chunks().0.iter().map(|b| u16::from_le_bytes(*b))
 }
 
 /// The 32-bit integers of a byte string.
+#[inline(always)]
 pub fn words(bytes: &[u8]) -> impl Iterator<Item = i32> {
     bytes.as_chunks().0.iter().map(|b| i32::from_le_bytes(*b))
 }
 
 /// Appends the f32 values of stored elements: exact, but for FX32 and I32, which round.
 pub fn decode(format: Format, frac: u8, bytes: &[u8], out: &mut Vec<f32>) {
-    match format {
+    wide(|| match format {
         Format::F32 => out.extend(bytes.as_chunks().0.iter().map(|b| f32::from_bits(u32::from_le_bytes(*b)))),
         Format::F16 => out.extend(halves(bytes).map(f16_to_f32)),
         Format::Bf16 => out.extend(halves(bytes).map(bf16_to_f32)),
@@ -122,7 +130,7 @@ pub fn decode(format: Format, frac: u8, bytes: &[u8], out: &mut Vec<f32>) {
         }
         Format::I32 => out.extend(words(bytes).map(|v| v as f32)),
         Format::I8 => out.extend(bytes.iter().map(|&b| f32::from(b as i8))),
-    }
+    });
 }
 
 /// Stores f32 values as F32, F16, BF16 or FX32 elements. NaN is stored as the canonical NaN of the
@@ -131,6 +139,11 @@ pub fn decode(format: Format, frac: u8, bytes: &[u8], out: &mut Vec<f32>) {
 /// # Panics
 /// If the format is I32 or I8, which no f32 result is stored in: callers check the tile first.
 pub fn encode(values: &[f32], format: Format, frac: u8, bytes: &mut [u8], counters: &mut Counters) {
+    wide(|| encode_inline(values, format, frac, bytes, counters));
+}
+
+#[inline(always)]
+fn encode_inline(values: &[f32], format: Format, frac: u8, bytes: &mut [u8], counters: &mut Counters) {
     match format {
         Format::F32 => {
             let (out, _) = bytes.as_chunks_mut();

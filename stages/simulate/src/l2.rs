@@ -150,6 +150,13 @@ impl<'c> L2<'c> {
         Ok(&self.bytes[range])
     }
 
+    /// The bytes `[start, start + bytes)` where they are constants as they lie in their segment.
+    pub fn constants(&self, start: u32, bytes: u64) -> Result<Option<&'c [u8]>, Fault> {
+        let range = self.range(start, bytes)?;
+        let holds = |a: &&Alias<'c>| a.start <= range.start && range.end <= a.end();
+        Ok(self.aliases.iter().find(holds).map(|a| a.bytes(range.start, range.end)))
+    }
+
     /// Copies what the aliases hold of a range into the bytes, and cuts it from them.
     fn copy_in(&mut self, range: &std::ops::Range<usize>) {
         self.grow(range.end);

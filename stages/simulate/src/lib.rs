@@ -18,6 +18,7 @@ pub mod machine;
 pub mod matv;
 pub mod observe;
 pub mod program;
+mod simd;
 pub mod timing;
 mod written;
 

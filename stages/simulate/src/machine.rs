@@ -6,6 +6,7 @@
 use crate::counters::Counters;
 use crate::edges::Edges;
 use crate::error::{Fault, SimError};
+use crate::exec::batch::{Batch, flush};
 use crate::exec::{Core, Scratch, flow, matrix, reduce, rotary, scalar, state, vector};
 use crate::l2::L2;
 use crate::loops::Loops;
@@ -102,6 +103,7 @@ impl<'c> Machine<'c> {
                 isa: Isa::best(),
                 threads: options.threads,
                 scratch: Scratch::default(),
+                batch: Batch::default(),
             },
             loops: Loops::default(),
             values: Vec::new(),
@@ -126,6 +128,10 @@ impl<'c> Machine<'c> {
     ///
     /// Errors: an edge that is not set, or a trap.
     pub fn call(&mut self, edges: &mut Edges<'_>) -> Result<Counters, SimError> {
+        if self.core.threads > 1 {
+            // on a thread of the pool, the others take their shares without being woken from outside
+            return rayon::scope(|_| self.run(edges, None));
+        }
         self.run(edges, None)
     }
 
@@ -160,15 +166,47 @@ impl<'c> Machine<'c> {
         while let Some(i) = program.code.get(at) {
             let events = self.core.counters.events();
             let next = self
-                .step(at, i, edges, &mut observer)
-                .and_then(|next| self.watch(events).map(|()| next))
-                .map_err(|fault| program.trap(at, fault))?;
+                .settle(i, edges, observer.as_deref())
+                .and_then(|()| self.step(at, i, edges, &mut observer).map_err(|fault| (at, fault)))
+                .and_then(|next| {
+                    if self.strict {
+                        flush(&mut self.core, edges)?;
+                    }
+                    self.watch(events).map(|()| next).map_err(|fault| (at, fault))
+                });
             match next {
-                ControlFlow::Continue(next) => at = self.loops.turn(next, &mut self.core.scalars),
-                ControlFlow::Break(()) => break,
+                Ok(ControlFlow::Continue(next)) => at = self.loops.turn(next, &mut self.core.scalars),
+                Ok(ControlFlow::Break(())) => break,
+                Err(fault) => {
+                    // what was put off came first
+                    let (at, fault) = flush(&mut self.core, edges).err().unwrap_or(fault);
+                    return Err(program.trap(at, fault));
+                }
             }
         }
+        flush(&mut self.core, edges).map_err(|(at, fault)| program.trap(at, fault))?;
         Ok(self.core.counters)
+    }
+
+    /// Does what was put off if `i` could tell that it has not been done.
+    fn settle(
+        &mut self,
+        i: &Instr,
+        edges: &mut Edges<'_>,
+        observer: Option<&(dyn Observer + '_)>,
+    ) -> Result<(), (usize, Fault)> {
+        if self.core.batch.is_empty() {
+            return Ok(());
+        }
+        let external = match i.op {
+            Opcode::Dld => self.transfer(i).ok().map(|(a, bytes)| (a >> BUFFER_SHIFT == 0, bytes)),
+            _ => None,
+        };
+        let seen = i.op == Opcode::Opb && observer.is_some_and(|o| o.wants(i.src));
+        if seen || self.core.batch.meets(i, &self.core.tiles, external) {
+            return flush(&mut self.core, edges);
+        }
+        Ok(())
     }
 
     /// The checks after every instruction.
@@ -221,11 +259,11 @@ impl<'c> Machine<'c> {
             Opcode::Sput => scalar::sput(core, i)?,
             Opcode::Tdef => scalar::tdef(core, i)?,
             Opcode::Dld => self.dld(i, edges)?,
-            Opcode::Dst => self.dst(i, edges)?,
+            Opcode::Dst => self.dst(at, i, edges)?,
             Opcode::Ldt => flow::ldt(core, i)?,
-            Opcode::Stt => flow::stt(core, i)?,
+            Opcode::Stt => flow::stt(core, at, i)?,
             Opcode::Bct => flow::bct(core, i)?,
-            Opcode::Matv => matrix::matv(core, i)?,
+            Opcode::Matv => matrix::matv(core, at, i)?,
             Opcode::Vbin => vector::vbin(core, i)?,
             Opcode::Vbini => vector::vbini(core, i)?,
             Opcode::Vun => vector::vun(core, i)?,
@@ -291,13 +329,15 @@ impl<'c> Machine<'c> {
         }
     }
 
-    fn dst(&mut self, i: &Instr, edges: &mut Edges<'_>) -> Result<(), Fault> {
+    fn dst(&mut self, at: usize, i: &Instr, edges: &mut Edges<'_>) -> Result<(), Fault> {
         let (address, bytes) = self.transfer(i)?;
         if address >> BUFFER_SHIFT == 0 {
             return Err(Fault::ReadOnly { address });
         }
-        let source = self.core.l2.read(i.x, bytes)?;
-        edges.write(address, bytes)?.copy_from_slice(source);
+        if self.core.batch.is_empty() {
+            return flow::send(&mut self.core, edges, i.x, address, bytes);
+        }
+        self.core.batch.send(at, i.x, address, bytes);
         Ok(())
     }
 

@@ -145,7 +145,7 @@ fn index_of(path: &Path, bytes: &[u8]) -> TensorIndex {
 }
 
 /// The entries of a tensor's outermost axis, each a tensor of its own.
-fn outer(tensor: &NewTensor) -> Vec<NewTensor> {
+pub(super) fn outer(tensor: &NewTensor) -> Vec<NewTensor> {
     let (count, rest) = tensor.shape.split_first().expect("a tensor with an axis");
     let each = tensor.bytes.len() / *count as usize;
     tensor
@@ -156,7 +156,7 @@ fn outer(tensor: &NewTensor) -> Vec<NewTensor> {
 }
 
 /// The upper and the lower half of the rows.
-fn halves(tensor: &NewTensor) -> (NewTensor, NewTensor) {
+pub(super) fn halves(tensor: &NewTensor) -> (NewTensor, NewTensor) {
     let mut shape = tensor.shape.clone();
     assert_eq!(shape[0] % 2, 0, "{}: an odd number of rows has no halves", tensor.name);
     shape[0] /= 2;

@@ -30,7 +30,9 @@ pub enum ArchiveFault {
     #[error("record {record} has the flags {flags:#06x}; encrypted or patched records are not read")]
     Flags { record: String, flags: u16 },
     /// Compression, which tensors cannot be mapped through.
-    #[error("record {record} is compressed (method {method}); torch.save stores, so save it with torch again")]
+    #[error(
+        "record {record} is compressed (method {method}); torch.save stores, so save it with torch again"
+    )]
     Compressed { record: String, method: u64 },
     /// The name occurs twice.
     #[error("record {record} is there twice; which one counts is anyone's guess")]

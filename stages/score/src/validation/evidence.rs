@@ -174,7 +174,8 @@ pub(super) fn worst(
     let mut all = 0;
     for (value, elements, at) in readings {
         all += elements;
-        let farther = |w: &Reading| w.value.is_finite() && (!value.is_finite() || distance(value) > distance(w.value));
+        let farther =
+            |w: &Reading| w.value.is_finite() && (!value.is_finite() || distance(value) > distance(w.value));
         if worst.as_ref().is_none_or(farther) {
             worst = Some(Reading { value, elements, at: Some(at) });
         }

@@ -3,12 +3,14 @@
 use super::{Core, Scratch, expect};
 use crate::convert::{self, fx_to_fx};
 use crate::counters::Counters;
+use crate::edges::Edges;
 use crate::error::Fault;
 use mica_device::format::Format;
 use mica_device::isa::Instr;
+use mica_device::tile::Tile;
 
 /// How one side of a conversion stores its elements.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stored {
     pub format: Format,
     pub frac: u8,
@@ -70,17 +72,38 @@ pub fn ldt(core: &mut Core<'_>, i: &Instr) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Tile to L2.
-pub fn stt(core: &mut Core<'_>, i: &Instr) -> Result<(), Fault> {
-    let t = core.tile(i, 0)?;
-    let to = stored_as(i);
-    if !converts(t.format, to.format) {
+/// Tile to L2, at once or after the products that are put off.
+pub fn stt(core: &mut Core<'_>, at: usize, i: &Instr) -> Result<(), Fault> {
+    let (tile, to) = (core.tile(i, 0)?, stored_as(i));
+    if !converts(tile.format, to.format) {
         return Err(Fault::Format { tile: i.r[0] });
     }
-    let source = core.lrm.read(&t, 0, t.len())?;
-    let out = core.l2.write(i.x, t.len() * to.format.bytes())?;
+    if core.batch.is_empty() {
+        return store(core, &tile, to, i.x);
+    }
+    core.batch.store(at, tile, to, i.x);
+    Ok(())
+}
+
+/// A tile's elements to L2.
+pub fn store(core: &mut Core<'_>, t: &Tile, to: Stored, at: u32) -> Result<(), Fault> {
+    let source = core.lrm.read(t, 0, t.len())?;
+    let out = core.l2.write(at, t.len() * to.format.bytes())?;
     let from = Stored { format: t.format, frac: t.frac };
     convert(from, source, to, out, &mut core.scratch.a, &mut core.counters);
+    Ok(())
+}
+
+/// L2 to an edge.
+pub fn send(
+    core: &mut Core<'_>,
+    edges: &mut Edges<'_>,
+    from: u32,
+    address: u64,
+    bytes: u64,
+) -> Result<(), Fault> {
+    let source = core.l2.read(from, bytes)?;
+    edges.write(address, bytes)?.copy_from_slice(source);
     Ok(())
 }
 

@@ -8,15 +8,19 @@ use mica_device::isa::Instr;
 use mica_device::layout::LANES;
 use mica_device::tile::matrix;
 
-/// `T[r0] = W · T[r1]`, W in L2.
-pub fn matv(core: &mut Core<'_>, i: &Instr) -> Result<(), Fault> {
+/// `T[r0] = W · T[r1]`, W in L2: put off where W is constants as they lie, else done at once.
+pub fn matv(core: &mut Core<'_>, at: usize, i: &Instr) -> Result<(), Fault> {
     let (to, from) = (core.of(i, 0, Format::F32)?, core.of(i, 1, Format::F16)?);
     let m = matrix(i, from.len()).ok_or(Fault::Operand { what: "group", value: i.z as i64 })?;
     expect(i, 0, &to, m.rows)?;
-    let Scratch { activation, out, .. } = &mut core.scratch;
     let x = core.lrm.read(&from, 0, from.len())?;
-    let (x, _) = x.as_chunks();
-    activation.prepare(core.isa, &m, x.iter().map(|b| u16::from_le_bytes(*b)));
+    let elements = || x.as_chunks().0.iter().map(|b| u16::from_le_bytes(*b));
+    if let Some(bytes) = core.l2.constants(i.x, m.bytes())? {
+        core.batch.product(at, core.isa, (to, from), (m, bytes), elements);
+        return Ok(());
+    }
+    let Scratch { activation, out, .. } = &mut core.scratch;
+    activation.prepare(core.isa, &m, elements());
     let bytes = core.l2.read(i.x, m.bytes())?;
     out.clear();
     out.resize(m.rows.next_multiple_of(LANES) as usize, 0.0);

@@ -1,6 +1,7 @@
 //! What each instruction does to the state of the device. Operands are read before any result is
 //! written, so a destination may be an operand's own memory unless an entry says otherwise.
 
+pub mod batch;
 pub mod flow;
 pub mod matrix;
 pub mod reduce;
@@ -9,6 +10,7 @@ pub mod scalar;
 pub mod state;
 pub mod vector;
 
+use batch::Batch;
 use crate::counters::Counters;
 use crate::error::Fault;
 use crate::l2::L2;
@@ -29,6 +31,7 @@ pub struct Core<'c> {
     pub isa: Isa,
     pub threads: usize,
     pub scratch: Scratch,
+    pub batch: Batch<'c>,
 }
 
 /// Buffers that keep their memory from one instruction to the next.
@@ -77,7 +80,7 @@ pub fn expect(i: &Instr, n: usize, t: &Tile, expected: u64) -> Result<(), Fault>
 /// Counts infinite results, where operands were finite or cannot be told. NaNs are counted when
 /// they are stored.
 pub fn count_infinite(values: &[f32], counters: &mut Counters) {
-    if crate::convert::any_non_finite(values) {
+    if crate::simd::wide(|| crate::convert::any_non_finite(values)) {
         counters.non_finite += values.iter().filter(|v| v.is_infinite()).count() as u64;
     }
 }

@@ -3,6 +3,7 @@
 use super::{Core, Scratch, count_infinite, expect};
 use crate::convert::{decode, encode_words, exp2, words};
 use crate::error::Fault;
+use crate::simd::wide;
 use mica_device::format::Format;
 use mica_device::isa::{Instr, ReduceOp};
 use mica_device::tile::register;
@@ -13,6 +14,7 @@ const LANES: usize = 16;
 
 /// `Σ f(n)` of a row: lane j adds the elements n ≡ j mod 16, ascending, from 0; then the lanes are
 /// added as a tree, i with i + 8, i + 4, i + 2, i + 1.
+#[inline(always)]
 pub fn sum_lanes<T>(a: &[T], f: impl Fn(&T) -> f32) -> f32 {
     let mut lanes = [0.0; LANES];
     let (whole, rest) = a.as_chunks::<LANES>();
@@ -27,8 +29,40 @@ pub fn sum_lanes<T>(a: &[T], f: impl Fn(&T) -> f32) -> f32 {
     tree(lanes)
 }
 
+/// Rows whose sums advance together: one sum alone would wait for itself.
+pub const DOTS: usize = 4;
+
+/// `Σ a·b` of each row of `a`, as `sum_lanes`, appended to `out`. `a` has a multiple of `DOTS` rows, or the
+/// last of a matrix.
+#[inline(always)]
+pub fn dots(a: &[f32], b: &[f32], out: &mut Vec<f32>) {
+    let cols = b.len().max(1);
+    let four = a.chunks_exact(cols * DOTS);
+    let rest = four.remainder();
+    for rows in four {
+        let rows: [&[f32]; DOTS] = std::array::from_fn(|r| &rows[r * cols..(r + 1) * cols]);
+        let mut lanes = [[0.0; LANES]; DOTS];
+        let (wb, rb) = b.as_chunks::<LANES>();
+        for (n, b) in wb.iter().enumerate() {
+            for (lanes, row) in lanes.iter_mut().zip(rows) {
+                for ((lane, a), b) in lanes.iter_mut().zip(&row[n * LANES..(n + 1) * LANES]).zip(b) {
+                    *lane += a * b;
+                }
+            }
+        }
+        for (lanes, row) in lanes.iter_mut().zip(rows) {
+            for ((lane, a), b) in lanes.iter_mut().zip(&row[wb.len() * LANES..]).zip(rb) {
+                *lane += a * b;
+            }
+        }
+        out.extend(lanes.map(tree));
+    }
+    out.extend(rest.chunks_exact(cols).map(|row| dot_lanes(row, b)));
+}
+
 /// `Σ a·b`, as `sum_lanes`.
-pub fn dot_lanes(a: &[f32], b: &[f32]) -> f32 {
+#[inline(always)]
+fn dot_lanes(a: &[f32], b: &[f32]) -> f32 {
     let mut lanes = [0.0; LANES];
     let ((wa, ra), (wb, rb)) = (a.as_chunks::<LANES>(), b.as_chunks::<LANES>());
     for (a, b) in wa.iter().zip(wb) {
@@ -42,6 +76,7 @@ pub fn dot_lanes(a: &[f32], b: &[f32]) -> f32 {
     tree(lanes)
 }
 
+#[inline(always)]
 fn tree(mut lanes: [f32; LANES]) -> f32 {
     let mut half = LANES / 2;
     while half > 0 {
@@ -93,7 +128,7 @@ pub fn red(core: &mut Core<'_>, i: &Instr) -> Result<(), Fault> {
                 }
             }
         } else {
-            out.extend(a.chunks(cols).map(|row| {
+            wide(|| out.extend(a.chunks(cols).map(|row| {
                 match op {
                     ReduceOp::Sum => sum_lanes(row, |v| *v),
                     ReduceOp::Sumsq => sum_lanes(row, square),
@@ -103,7 +138,7 @@ pub fn red(core: &mut Core<'_>, i: &Instr) -> Result<(), Fault> {
                         .reduce(|m, v| if beats(v, m) { v } else { m })
                         .unwrap_or(f32::NEG_INFINITY),
                 }
-            }));
+            })));
         }
     }
     if op != ReduceOp::Max {

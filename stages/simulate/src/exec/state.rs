@@ -1,17 +1,25 @@
 //! Products with a matrix in local register memory: the delta rule and attention blocks.
 //!
-//! Row by row, so that a row stays in the cache of the host whatever the format of the matrix.
+//! Some rows at a time, so that they stay in the cache of the host whatever the format of the matrix.
 
-use super::reduce::dot_lanes;
+use super::reduce::{DOTS, dots};
 use super::{Core, Scratch, count_infinite, expect};
 use crate::error::Fault;
+use crate::simd::wide;
 use mica_device::format::Format;
 use mica_device::isa::Instr;
 use mica_device::tile::Tile;
 
-fn row(t: &Tile, n: u32) -> (u64, u64) {
-    let cols = u64::from(t.cols);
-    (u64::from(n) * cols, cols)
+/// Elements that are worked on at a time.
+const PIECE: u64 = 4096;
+
+/// The matrix in pieces of whole rows, `by` of them or a multiple: first row, first element, elements.
+fn pieces(t: &Tile, by: u64) -> impl Iterator<Item = (usize, u64, u64)> + use<> {
+    let (rows, cols) = (u64::from(t.rows), u64::from(t.cols));
+    let step = (PIECE / cols.max(1)).max(1).next_multiple_of(by);
+    (0..rows)
+        .step_by(step as usize)
+        .map(move |row| (row as usize, row * cols, step.min(rows - row) * cols))
 }
 
 /// `T[r0] = A · v`.
@@ -23,10 +31,9 @@ pub fn tmv(core: &mut Core<'_>, i: &Instr) -> Result<(), Fault> {
     let Scratch { a, b, out, .. } = &mut core.scratch;
     core.lrm.load(&v, b)?;
     out.clear();
-    for n in 0..m.rows {
-        let (first, cols) = row(&m, n);
-        core.lrm.load_part(&m, first, cols, a)?;
-        out.push(dot_lanes(a, b));
+    for (_, first, elements) in pieces(&m, DOTS as u64) {
+        core.lrm.load_part(&m, first, elements, a)?;
+        wide(|| dots(a, b, out));
     }
     count_infinite(out, &mut core.counters);
     core.lrm.store(&to, out, &mut core.counters);
@@ -47,16 +54,38 @@ pub fn tmvt(core: &mut Core<'_>, i: &Instr) -> Result<(), Fault> {
         out.clear();
         out.resize(m.cols as usize, 0.0);
     }
-    for (n, v) in (0..m.rows).zip(b.iter()) {
-        let (first, cols) = row(&m, n);
-        core.lrm.load_part(&m, first, cols, a)?;
-        for (o, a) in out.iter_mut().zip(a.iter()) {
-            *o += v * a;
-        }
+    for (row, first, elements) in pieces(&m, 1) {
+        core.lrm.load_part(&m, first, elements, a)?;
+        wide(|| add_rows(a, &b[row..], out));
     }
     count_infinite(out, &mut core.counters);
     core.lrm.store(&to, out, &mut core.counters);
     Ok(())
+}
+
+/// Columns whose sums stay in registers while the rows go by.
+const STRIP: usize = 64;
+
+/// `out[c] += v[r] · a[r][c]`, rows ascending.
+#[inline(always)]
+fn add_rows(a: &[f32], v: &[f32], out: &mut [f32]) {
+    let cols = out.len();
+    let (strips, rest) = out.as_chunks_mut::<STRIP>();
+    for (n, strip) in strips.iter_mut().enumerate() {
+        let mut sums = *strip;
+        for (row, v) in a.chunks_exact(cols).zip(v) {
+            for (sum, a) in sums.iter_mut().zip(&row[n * STRIP..(n + 1) * STRIP]) {
+                *sum += v * a;
+            }
+        }
+        *strip = sums;
+    }
+    let first = cols - rest.len();
+    for (row, v) in a.chunks_exact(cols).zip(v) {
+        for (sum, a) in rest.iter_mut().zip(&row[first..]) {
+            *sum += v * a;
+        }
+    }
 }
 
 /// `T[r0] = T[r1] + u ⊗ v`; `T[r0]` may be `T[r1]` itself, but may not overlap it otherwise.
@@ -74,12 +103,15 @@ pub fn tout(core: &mut Core<'_>, i: &Instr) -> Result<(), Fault> {
     let Scratch { a, b, c, .. } = &mut core.scratch;
     core.lrm.load(&u, b)?;
     core.lrm.load(&v, c)?;
-    for (n, u) in (0..m.rows).zip(b.iter()) {
-        let (first, cols) = row(&m, n);
-        core.lrm.load_part(&m, first, cols, a)?;
-        for (a, v) in a.iter_mut().zip(c.iter()) {
-            *a += u * v;
-        }
+    for (row, first, elements) in pieces(&m, 1) {
+        core.lrm.load_part(&m, first, elements, a)?;
+        wide(|| {
+            for (row, u) in a.chunks_exact_mut(c.len().max(1)).zip(&b[row..]) {
+                for (a, v) in row.iter_mut().zip(c.iter()) {
+                    *a += u * v;
+                }
+            }
+        });
         count_infinite(a, &mut core.counters);
         core.lrm.store_part(&to, first, a, &mut core.counters);
     }

@@ -8,25 +8,54 @@ use crate::convert::{
 use crate::counters::Counters;
 use crate::error::Fault;
 use crate::functions;
+use crate::simd::{shares, wide};
 use mica_device::access::Strides;
 use mica_device::format::Format;
 use mica_device::isa::{Broadcast, Instr, UnaryOp, VectorOp};
 use mica_device::tile::Tile;
 
-/// The second operand's element for each of the first's: calls `f(a, b)` for all of them.
-fn combine<T: Copy>(a: &[T], b: &[T], mode: Broadcast, out: &mut Vec<T>, f: impl Fn(T, T) -> T) {
-    out.clear();
+/// Elements worked on at a time: few enough to stay in the first cache of the host.
+const PIECE: u64 = 2048;
+
+/// Calls `f(a, b)` with each of the first operand's elements from `first` on, the second's that it meets,
+/// and puts the results into `out`. `all` elements has the whole first operand.
+#[inline(always)]
+fn combine<T: Copy>(
+    (first, all): (usize, usize),
+    a: &[T],
+    b: &[T],
+    mode: Broadcast,
+    out: &mut [T],
+    f: impl Fn(T, T) -> T,
+) {
+    let m = b.len().max(1);
     match mode {
-        Broadcast::Same => out.extend(a.iter().zip(b).map(|(&a, &b)| f(a, b))),
+        Broadcast::Same => {
+            for ((o, a), b) in out.iter_mut().zip(a).zip(&b[first..]) {
+                *o = f(*a, *b);
+            }
+        }
         Broadcast::Cyclic => {
-            for a in a.chunks(b.len().max(1)) {
-                out.extend(a.iter().zip(b).map(|(&a, &b)| f(a, b)));
+            let mut at = 0;
+            while at < a.len() {
+                let b = &b[(first + at) % m..];
+                let n = b.len().min(a.len() - at);
+                for ((o, a), b) in out[at..at + n].iter_mut().zip(&a[at..at + n]).zip(b) {
+                    *o = f(*a, *b);
+                }
+                at += n;
             }
         }
         Broadcast::Stretch => {
-            let run = (a.len() / b.len().max(1)).max(1);
-            for (a, &b) in a.chunks(run).zip(b) {
-                out.extend(a.iter().map(|&a| f(a, b)));
+            let run = (all / m).max(1);
+            let mut at = 0;
+            while at < a.len() {
+                let n = (run - (first + at) % run).min(a.len() - at);
+                let b = b[(first + at) / run];
+                for (o, a) in out[at..at + n].iter_mut().zip(&a[at..at + n]) {
+                    *o = f(*a, b);
+                }
+                at += n;
             }
         }
     }
@@ -41,25 +70,33 @@ fn smaller(a: f32, b: f32) -> f32 {
     if a.is_nan() || a <= b { a } else { b }
 }
 
-fn apply(op: VectorOp, a: &[f32], b: &[f32], mode: Broadcast, out: &mut Vec<f32>) {
-    match op {
-        VectorOp::Add => combine(a, b, mode, out, |a, b| a + b),
-        VectorOp::Sub => combine(a, b, mode, out, |a, b| a - b),
-        VectorOp::Mul => combine(a, b, mode, out, |a, b| a * b),
-        VectorOp::Div => combine(a, b, mode, out, |a, b| a / b),
-        VectorOp::Max => combine(a, b, mode, out, larger),
-        VectorOp::Min => combine(a, b, mode, out, smaller),
-    }
+fn apply(op: VectorOp, place: (usize, usize), a: &[f32], b: &[f32], mode: Broadcast, out: &mut Vec<f32>) {
+    out.resize(a.len(), 0.0);
+    wide(|| match op {
+        VectorOp::Add => combine(place, a, b, mode, out, |a, b| a + b),
+        VectorOp::Sub => combine(place, a, b, mode, out, |a, b| a - b),
+        VectorOp::Mul => combine(place, a, b, mode, out, |a, b| a * b),
+        VectorOp::Div => combine(place, a, b, mode, out, |a, b| a / b),
+        VectorOp::Max => combine(place, a, b, mode, out, larger),
+        VectorOp::Min => combine(place, a, b, mode, out, smaller),
+    });
 }
 
 /// Counts results that are infinite though both operands are finite.
-fn count_overflow(a: &[f32], b: &[f32], mode: Broadcast, out: &[f32], counters: &mut Counters) {
-    if !any_non_finite(out) {
+fn count_overflow(
+    (first, all): (usize, usize),
+    a: &[f32],
+    b: &[f32],
+    mode: Broadcast,
+    out: &[f32],
+    counters: &mut Counters,
+) {
+    if !wide(|| any_non_finite(out)) {
         return;
     }
     let m = b.len();
-    let run = (out.len() / m.max(1)).max(1);
-    for (n, (v, a)) in out.iter().zip(a).enumerate() {
+    let run = (all / m.max(1)).max(1);
+    for (n, (v, a)) in (first..).zip(out.iter().zip(a)) {
         let b = match mode {
             Broadcast::Same => b[n],
             Broadcast::Cyclic => b[n % m],
@@ -68,6 +105,28 @@ fn count_overflow(a: &[f32], b: &[f32], mode: Broadcast, out: &[f32], counters: 
         let overflow = v.is_infinite() && a.is_finite() && b.is_finite();
         counters.non_finite += u64::from(overflow);
     }
+}
+
+/// `to = from op b` in floating point, a piece at a time unless the two tiles overlap otherwise than as one.
+fn floats(
+    core: &mut Core<'_>,
+    op: VectorOp,
+    (to, from): (&Tile, &Tile),
+    b: &[f32],
+    mode: Broadcast,
+) -> Result<(), Fault> {
+    let Scratch { a, c, .. } = &mut core.scratch;
+    let (written, read) = (to.range(), from.range());
+    let apart = written == read || written.end <= read.start || read.end <= written.start;
+    let piece = if apart { PIECE } else { from.len().max(1) };
+    for first in (0..from.len()).step_by(piece as usize) {
+        core.lrm.load_part(from, first, piece.min(from.len() - first), a)?;
+        let place = (first as usize, from.len() as usize);
+        apply(op, place, a, b, mode, c);
+        count_overflow(place, a, b, mode, c, &mut core.counters);
+        core.lrm.store_part(to, first, c, &mut core.counters);
+    }
+    Ok(())
 }
 
 /// Whether the operation is done in the fixed point of its destination.
@@ -79,7 +138,8 @@ fn fixed(op: VectorOp, to: &Tile) -> bool {
 fn fixed_apply(op: VectorOp, a: &[i32], b: &[i32], mode: Broadcast, out: &mut Vec<i32>) -> u64 {
     let clamped = std::cell::Cell::new(0);
     let sign: i64 = if op == VectorOp::Sub { -1 } else { 1 };
-    combine(a, b, mode, out, |a, b| {
+    out.resize(a.len(), 0);
+    combine((0, a.len()), a, b, mode, out, |a, b| {
         let mut counters = Counters::default();
         let v = saturate(i64::from(a) + sign * i64::from(b), &mut counters);
         clamped.set(clamped.get() + counters.saturations);
@@ -99,7 +159,7 @@ pub fn vbin(core: &mut Core<'_>, i: &Instr) -> Result<(), Fault> {
     if mode == Broadcast::Same || !divides {
         expect(i, 2, &tb, ta.len())?;
     }
-    let Scratch { a, b, c, ia, ib, io, .. } = &mut core.scratch;
+    let Scratch { c, ia, ib, io, .. } = &mut core.scratch;
     let counters = &mut core.counters;
     if fixed(op, &to) {
         ia.clear();
@@ -112,12 +172,11 @@ pub fn vbin(core: &mut Core<'_>, i: &Instr) -> Result<(), Fault> {
         encode_words(io, core.lrm.write(&to, 0, to.len()));
         return Ok(());
     }
-    core.lrm.load(&ta, a)?;
-    core.lrm.load(&tb, b)?;
-    apply(op, a, b, mode, c);
-    count_overflow(a, b, mode, c, counters);
-    core.lrm.store(&to, c, counters);
-    Ok(())
+    // all of it is read before anything is written
+    let mut b = std::mem::take(&mut core.scratch.b);
+    let done = core.lrm.load(&tb, &mut b).and_then(|()| floats(core, op, (&to, &ta), &b, mode));
+    core.scratch.b = b;
+    done
 }
 
 /// `T[r0] = T[r1] op imm`.
@@ -126,7 +185,7 @@ pub fn vbini(core: &mut Core<'_>, i: &Instr) -> Result<(), Fault> {
     let op = VectorOp::from_code(i.flags).unwrap_or(VectorOp::Add);
     let imm = f32::from_bits(i.x);
     expect(i, 0, &to, ta.len())?;
-    let Scratch { a, c, ia, ib, io, .. } = &mut core.scratch;
+    let Scratch { c, ia, ib, io, .. } = &mut core.scratch;
     let counters = &mut core.counters;
     let mode = Broadcast::Stretch;
     if fixed(op, &to) {
@@ -139,11 +198,7 @@ pub fn vbini(core: &mut Core<'_>, i: &Instr) -> Result<(), Fault> {
         encode_words(io, core.lrm.write(&to, 0, to.len()));
         return Ok(());
     }
-    core.lrm.load(&ta, a)?;
-    apply(op, a, &[imm], mode, c);
-    count_overflow(a, &[imm], mode, c, counters);
-    core.lrm.store(&to, c, counters);
-    Ok(())
+    floats(core, op, (&to, &ta), &[imm], mode)
 }
 
 /// `T[r0] = f(T[r1])`.
@@ -169,25 +224,36 @@ pub fn vun(core: &mut Core<'_>, i: &Instr) -> Result<(), Fault> {
         return Ok(());
     }
     core.lrm.load(&from, a)?;
-    c.clear();
-    let each = |f: fn(f32) -> f32, c: &mut Vec<f32>| c.extend(a.iter().map(|&v| f(v)));
+    c.resize(a.len(), 0.0);
+    let threads = core.threads;
     match op {
         UnaryOp::Cvt => {}
-        UnaryOp::Neg => c.extend(a.iter().map(|v| -v)),
-        UnaryOp::Square => c.extend(a.iter().map(|v| v * v)),
-        UnaryOp::RoundBf16 => c.extend(a.iter().map(|&v| bf16_to_f32(f32_to_bf16(v)))),
-        UnaryOp::Exp => each(functions::exp, c),
-        UnaryOp::Sigmoid => each(functions::sigmoid, c),
-        UnaryOp::Silu => each(functions::silu, c),
-        UnaryOp::Softplus => each(functions::softplus, c),
-        UnaryOp::Rsqrt => each(functions::rsqrt, c),
+        UnaryOp::Neg => each(1, a, c, |v| -v),
+        UnaryOp::Square => each(1, a, c, |v| v * v),
+        UnaryOp::RoundBf16 => each(1, a, c, |v| bf16_to_f32(f32_to_bf16(v))),
+        UnaryOp::Exp => each(threads, a, c, functions::exp),
+        UnaryOp::Sigmoid => each(threads, a, c, functions::sigmoid),
+        UnaryOp::Silu => each(threads, a, c, functions::silu),
+        UnaryOp::Softplus => each(threads, a, c, functions::softplus),
+        UnaryOp::Rsqrt => each(threads, a, c, functions::rsqrt),
     }
-    if any_non_finite(c) {
+    if wide(|| any_non_finite(c)) {
         let overflow = |(v, a): &(&f32, &f32)| v.is_infinite() && a.is_finite();
         counters.non_finite += c.iter().zip(a.iter()).filter(overflow).count() as u64;
     }
     core.lrm.store(&to, c, counters);
     Ok(())
+}
+
+/// `f` of each element.
+fn each(threads: usize, a: &[f32], out: &mut [f32], f: impl Fn(f32) -> f32 + Sync) {
+    shares(threads, a, out, |a, out| {
+        wide(|| {
+            for (o, a) in out.iter_mut().zip(a) {
+                *o = f(*a);
+            }
+        });
+    });
 }
 
 /// Strided copy within local register memory.

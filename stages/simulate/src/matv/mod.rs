@@ -17,8 +17,12 @@ pub use activation::{Activation, Block};
 use mica_device::layout::{LANES, MatrixLayout, TILE_ROWS};
 use rayon::prelude::*;
 
-/// Products from which on a matrix is split over threads.
-const PARALLEL_MACS: u64 = 1 << 18;
+/// Bytes of weights from which on products are split over threads.
+const PARALLEL_BYTES: u64 = 1 << 17;
+/// Pieces a thread that work is cut into, so that threads of unequal speed end together, and the fewest bytes
+/// of a piece.
+const PIECES: u64 = 8;
+const PIECE_BYTES: u64 = 1 << 16;
 
 /// Rows of a full tile, as a length.
 const ROWS: usize = TILE_ROWS as usize;
@@ -100,42 +104,81 @@ impl Isa {
     }
 }
 
-/// `out[r] = Σ_k W[r, k] · x[k]`: `out` has the padded rows of the matrix, `bytes` its whole layout.
+/// One product: `out[r] = Σ_k W[r, k] · x[k]`.
+#[derive(Debug)]
+pub struct Product<'a> {
+    /// W's shape and format.
+    pub matrix: MatrixLayout,
+    /// W's whole layout.
+    pub bytes: &'a [u8],
+    /// The vector, prepared for `matrix` and the implementation that runs.
+    pub x: &'a Activation,
+    /// The padded rows of the matrix.
+    pub out: &'a mut [f32],
+}
+
+/// One product, as [`products`].
+///
+/// # Panics
+/// As `products`.
+pub fn matv(isa: Isa, m: &MatrixLayout, bytes: &[u8], x: &Activation, out: &mut [f32], threads: usize) {
+    products(isa, vec![Product { matrix: *m, bytes, x, out }], threads);
+}
+
+/// Independent products, split over `threads` by whole tiles.
 ///
 /// A row whose block holds an infinite or NaN activation is NaN for integer weights; for F16
 /// weights it is what IEEE arithmetic gives. NaNs are not yet canonical.
 ///
 /// # Panics
-/// If `isa` is not available on this machine, if `x` was prepared for another matrix or another
+/// If `isa` is not available on this machine, if an `x` was prepared for another matrix or another
 /// `isa`, or if `bytes` or `out` is shorter than the matrix.
-pub fn matv(isa: Isa, m: &MatrixLayout, bytes: &[u8], x: &Activation, out: &mut [f32], threads: usize) {
+pub fn products(isa: Isa, work: Vec<Product<'_>>, threads: usize) {
     assert!(isa.runs_here(), "{isa:?} on this machine");
-    if !x.usable() {
-        out.fill(f32::NAN);
-        return;
-    }
-    let tile = |t: usize, out: &mut [f32]| {
-        let view = TileView::new(m, bytes, t as u64);
-        match isa {
-            Isa::Portable => portable::tile(m, &view, x, out),
-            // SAFETY: `matv` has checked that the machine has the features of `isa`.
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => unsafe { avx2::tile(m, &view, x, out) },
-            // SAFETY: as above.
-            #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => unsafe { avx512::tile(m, &view, x, out) },
+    let total: u64 = work.iter().map(|p| p.matrix.bytes()).sum();
+    let split = threads > 1 && total >= PARALLEL_BYTES;
+    let piece_bytes = if split { (total / (PIECES * threads as u64)).max(PIECE_BYTES) } else { u64::MAX };
+    let mut pieces = Vec::with_capacity(work.len());
+    for Product { matrix, bytes, x, out } in work {
+        if !x.usable() {
+            out.fill(f32::NAN);
+            continue;
         }
-    };
-    if threads > 1 && m.tiles() > 1 && m.rows * m.cols >= PARALLEL_MACS {
-        let share = (m.tiles() as usize).div_ceil(threads);
-        out.par_chunks_mut(share * ROWS).enumerate().for_each(|(n, part)| {
-            for (t, out) in part.chunks_mut(ROWS).enumerate() {
-                tile(n * share + t, out);
-            }
-        });
+        let tiles = (piece_bytes / matrix.tile_bytes(0).max(1)).clamp(1, matrix.tiles().max(1)) as usize;
+        for (n, out) in out.chunks_mut(tiles * ROWS).enumerate() {
+            pieces.push(Piece { matrix, bytes, x, first: n * tiles, out });
+        }
+    }
+    if split {
+        pieces.into_par_iter().for_each(|p| p.run(isa));
     } else {
+        pieces.into_iter().for_each(|p| p.run(isa));
+    }
+}
+
+/// Some tiles of a product.
+struct Piece<'a> {
+    matrix: MatrixLayout,
+    bytes: &'a [u8],
+    x: &'a Activation,
+    first: usize,
+    out: &'a mut [f32],
+}
+
+impl Piece<'_> {
+    fn run(self, isa: Isa) {
+        let Piece { matrix: m, bytes, x, first, out } = self;
         for (t, out) in out.chunks_mut(ROWS).enumerate() {
-            tile(t, out);
+            let view = TileView::new(&m, bytes, (first + t) as u64);
+            match isa {
+                Isa::Portable => portable::tile(&m, &view, x, out),
+                // SAFETY: `products` has checked that the machine has the features of `isa`.
+                #[cfg(target_arch = "x86_64")]
+                Isa::Avx2 => unsafe { avx2::tile(&m, &view, x, out) },
+                // SAFETY: as above.
+                #[cfg(target_arch = "x86_64")]
+                Isa::Avx512 => unsafe { avx512::tile(&m, &view, x, out) },
+            }
         }
     }
 }

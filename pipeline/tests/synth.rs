@@ -1,0 +1,54 @@
+//! `mica synth` where it can't do what it was asked: nothing is left that looks like a delivery.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+fn synth(args: &[&str], out: &Path) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_mica"));
+    command.args(["synth", "qwen3_5_35b_a3b", "--out"]).arg(out).args(args);
+    command
+}
+
+fn said(o: &Output) -> String {
+    // the terminal's width decides where lines break
+    String::from_utf8_lossy(&o.stderr).split_whitespace().filter(|w| *w != "│").collect::<Vec<_>>().join(" ")
+}
+
+fn left(dir: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(dir).unwrap();
+    entries.map(|e| e.unwrap().file_name().to_string_lossy().into_owned()).collect()
+}
+
+/// A disk that fills up is played by a limit on the size of files.
+#[test]
+fn a_write_that_fails_leaves_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let whole = synth(&["--layers", "1", "--vocab", "64"], &dir.path().join("out"));
+    let mut limited = Command::new("sh");
+    limited.args(["-c", "trap '' XFSZ; ulimit -f 64; exec \"$0\" \"$@\""]).arg(whole.get_program());
+    let o = limited.args(whole.get_args()).output().unwrap();
+    assert_eq!(o.status.code(), Some(2));
+    assert!(said(&o).contains("model.safetensors: File too large"), "{}", said(&o));
+    assert!(left(dir.path()).is_empty(), "{:?}", left(dir.path()));
+}
+
+#[test]
+fn mistakes_are_named_before_anything_is_written() {
+    let dir = tempfile::tempdir().unwrap();
+    let full = dir.path().join("full");
+    std::fs::create_dir(&full).unwrap();
+    std::fs::write(full.join("a"), "a").unwrap();
+    let new = dir.path().join("new");
+    let table: [(&[&str], &Path, &str); 4] = [
+        (&["--layers", "1"], &full, "is not empty"),
+        (&["--layers", "41"], &new, "has 40 layers, and 41 were asked for"),
+        (&["--layers", "8", "--distinct-layers", "3"], &new, "take a multiple of 4"),
+        (&["--layers", "1", "--format", "bf16", "--packed"], &new, "needs --format w4a16"),
+    ];
+    for (args, out, words) in table {
+        let o = synth(args, out).output().unwrap();
+        assert_eq!(o.status.code(), Some(2), "{args:?}");
+        assert!(said(&o).contains(words), "{args:?}: {}", said(&o));
+    }
+    assert_eq!(left(dir.path()), ["full"]);
+}

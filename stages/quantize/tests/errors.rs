@@ -1,0 +1,273 @@
+//! Every refusal of a recipe, a packed layer, its values, a plan or a segment, and what is said.
+
+mod common;
+
+use common::*;
+use mica_device::segment::SegmentPlan;
+use mica_models::analysis::WeightUse;
+use mica_pack::{Dtype, PackedTensor};
+use mica_quantize::{ComponentFormat, Dequantized, Group, QuantizeError, ScaleFormat, plan, quantize};
+
+const ROWS: u64 = 2;
+const COLS: u64 = 32;
+
+/// A quantized weight of two rows, two groups each.
+fn quantized(weight_use: WeightUse, tensors: &mut Tensors, q: i8, scale: f32) -> PackedTensor {
+    let shape: &[u64] = if weight_use == WeightUse::Experts { &[1, ROWS, COLS] } else { &[ROWS, COLS] };
+    let groups = [&shape[..shape.len() - 1], &[2]].concat();
+    let data = tensors.add(Dtype::I8, shape, vec![q as u8; 64]);
+    let mut tensor = weight(weight_use, shape, data);
+    tensor.scale = Some(tensors.add(Dtype::F32, &groups, f32_bytes(&[1.0, 1.0, scale, 1.0])));
+    tensor
+}
+
+fn floats(weight_use: WeightUse, tensors: &mut Tensors, value: f32) -> PackedTensor {
+    let mut values = vec![0.5; 64];
+    values[37] = value;
+    let shape: &[u64] = if weight_use == WeightUse::Experts { &[1, ROWS, COLS] } else { &[ROWS, COLS] };
+    let data = tensors.add(Dtype::F32, shape, f32_bytes(&values));
+    weight(weight_use, shape, data)
+}
+
+fn said(tensor: PackedTensor, tensors: &Tensors, format: ComponentFormat) -> String {
+    written(&layer(vec![tensor]), &recipe(&[("w", format)]), tensors).err().expect("an error").to_string()
+}
+
+#[test]
+fn recipes_and_shapes() {
+    use WeightUse::{Experts, Matrix, Table, Vector};
+    let row = (Group::Row, ScaleFormat::F32);
+    let (i4_row, i8_row) = (i4(row.0, row.1), i8(row.0, row.1));
+    let (f16, bf16, f32) = (ComponentFormat::F16, ComponentFormat::Bf16, ComponentFormat::F32);
+    let i4_of = |group| i4(Group::Of(group), ScaleFormat::F16);
+    type Make = fn(WeightUse, &mut Tensors) -> PackedTensor;
+    let plain: Make = |u, t| floats(u, t, 0.0);
+    let scaled: Make = |u, t| quantized(u, t, 1, 1.0);
+    let cases: &[(WeightUse, Make, ComponentFormat, &str)] = &[
+        (Matrix, plain, bf16, "w: the recipe's bf16 is no format for a matrix, which takes i4, i8 or f16"),
+        (Experts, plain, f32, "f32 is no format for a stack of experts"),
+        (Table, plain, i4_row, "i4 is no format for a table, which takes i8, bf16, f16 or f32"),
+        (Vector, plain, i8_row, "i8 is no format for a vector, which takes f32 or f16"),
+        (Vector, plain, bf16, "bf16 is no format for a vector"),
+        (Matrix, scaled, f16, "delivered quantized (I8 with scales), and the recipe says f16"),
+        (Table, scaled, bf16, "say i8"),
+        (Vector, scaled, f32, "its data (a vector, which has no quantized form) is delivered as I8"),
+        (Matrix, plain, i4_of(24), "groups of 24 columns in rows of 32; a group is a multiple of 16"),
+        (Matrix, plain, i4_of(8), "groups of 8"),
+        (Matrix, plain, i4_of(64), "groups of 64"),
+        (
+            Matrix,
+            |u, t| PackedTensor { shape: vec![64], ..floats(u, t, 0.0) },
+            f16,
+            "shape [64] is no shape of a matrix",
+        ),
+        (
+            Matrix,
+            |u, t| PackedTensor { shape: vec![0, 32], ..floats(u, t, 0.0) },
+            f16,
+            "no shape of a matrix",
+        ),
+        (
+            Experts,
+            |_, t| PackedTensor { weight_use: Experts, ..floats(Matrix, t, 0.0) },
+            f16,
+            "no shape of a stack of experts",
+        ),
+        (
+            Matrix,
+            |u, t| PackedTensor { shape: vec![2, 16], ..floats(u, t, 0.0) },
+            f16,
+            "its data has shape [2, 32]; expected as many elements as [2, 16]",
+        ),
+        (Matrix, |u, t| PackedTensor { scale: None, ..quantized(u, t, 1, 1.0) }, i8_row, "or I8 with scales"),
+        (
+            Matrix,
+            |u, t| PackedTensor { scale: quantized(u, t, 1, 1.0).scale, ..floats(u, t, 0.0) },
+            i8_row,
+            "its data is delivered as F32; expected I8, since it has scales",
+        ),
+        (
+            Matrix,
+            |u, t| PackedTensor {
+                scale: Some(t.add(Dtype::I32, &[2, 1], vec![0; 8])),
+                ..quantized(u, t, 1, 1.0)
+            },
+            i8_row,
+            "its scale is delivered as I32",
+        ),
+        (
+            Matrix,
+            |u, t| PackedTensor {
+                scale: Some(t.add(Dtype::F16, &[2, 3], vec![0; 12])),
+                ..quantized(u, t, 1, 1.0)
+            },
+            i8_row,
+            "its scale has shape [2, 3]; expected [2, 32] with the last a divisor of it",
+        ),
+        (
+            Matrix,
+            |u, t| PackedTensor {
+                scale: Some(t.add(Dtype::F16, &[2, 4], vec![0; 16])),
+                ..quantized(u, t, 1, 1.0)
+            },
+            i8_row,
+            "groups of 8 columns",
+        ),
+        (
+            Matrix,
+            |u, t| PackedTensor {
+                zero: Some(t.add(Dtype::U8, &[2, 2], vec![0; 4])),
+                ..quantized(u, t, 1, 1.0)
+            },
+            i8_row,
+            "its zero point is delivered as U8",
+        ),
+        (
+            Matrix,
+            |u, t| PackedTensor {
+                zero: Some(t.add(Dtype::I8, &[2, 1], vec![0; 2])),
+                ..quantized(u, t, 1, 1.0)
+            },
+            i8_row,
+            "its zero point has shape [2, 1]; expected that of the scales, [2, 2]",
+        ),
+        (
+            Table,
+            |u, t| PackedTensor {
+                zero: Some(t.add(Dtype::I8, &[2, 2], vec![0; 4])),
+                ..quantized(u, t, 1, 1.0)
+            },
+            i8_row,
+            "a table cannot have zero points",
+        ),
+        (
+            Matrix,
+            |u, t| PackedTensor { zero: Some(t.add(Dtype::I8, &[2, 2], vec![0; 4])), ..floats(u, t, 0.0) },
+            f16,
+            "zero points without scales",
+        ),
+    ];
+    for (weight_use, make, format, fact) in cases {
+        let mut tensors = Tensors::default();
+        let tensor = make(*weight_use, &mut tensors);
+        let message = said(tensor, &tensors, *format);
+        assert!(message.contains(fact), "{weight_use:?} {format:?}: {message}");
+    }
+
+    let mut tensors = Tensors::default();
+    let layer = layer(vec![floats(Matrix, &mut tensors, 0.0)]);
+    let error = plan(&layer, &recipe(&[("v*", f16)])).unwrap_err();
+    assert_eq!(error, QuantizeError::NoRule { role: "w".into() });
+    assert!(error.to_string().contains("pattern \"*\""));
+}
+
+#[test]
+fn values() {
+    use WeightUse::{Experts, Matrix, Table, Vector};
+    let i4_row = i4(Group::Row, ScaleFormat::F16);
+    let i8_row = i8(Group::Row, ScaleFormat::F32);
+    let (f16, bf16, f32) = (ComponentFormat::F16, ComponentFormat::Bf16, ComponentFormat::F32);
+    for (weight_use, value, format, fact) in [
+        (Matrix, f32::NAN, i4_row, "w: element 37 is NaN"),
+        (Experts, f32::INFINITY, i8_row, "w: element 37 is inf"),
+        (Table, f32::NEG_INFINITY, i8_row, "w: element 37 is -inf"),
+        (Matrix, f32::NAN, f16, "element 37 is NaN"),
+        (Vector, f32::NAN, f32, "element 37 is NaN"),
+        (Table, f32::NAN, bf16, "element 37 is NaN"),
+        (Matrix, 65520.0, f16, "element 37 is 65520, which overflows f16"),
+        (Vector, -1e6, f16, "element 37 is -1000000, which overflows f16"),
+        (Table, 3.4e38, bf16, "which overflows bf16"),
+        (Matrix, 1e6, i4_row, "group 1 reaches 1000000, which is too much for a scale in f16; give the role"),
+        (Matrix, 3e38, i8_row, "which is too much for a scale in f32"),
+    ] {
+        let mut tensors = Tensors::default();
+        let tensor = floats(weight_use, &mut tensors, value);
+        let message = said(tensor, &tensors, format);
+        assert!(message.contains(fact), "{weight_use:?} {format:?}: {message}");
+    }
+    for (q, scale, format, fact) in [
+        (8, 1.0, i4_row, "element 0 is 8, outside the int4 range -8..=7"),
+        (-9, 1.0, i4_row, "element 0 is -9"),
+        (1, -1.0, i4_row, "scale 2 is -1; a scale is positive and finite"),
+        (1, f32::NAN, i8_row, "scale 2 is NaN"),
+        (1, f32::INFINITY, i8_row, "scale 2 is inf"),
+        (1, 0.0, i8_row, "scale 2 is 0; zero is only the scale of a group that is all zero"),
+    ] {
+        for weight_use in [Matrix, Experts] {
+            let mut tensors = Tensors::default();
+            let tensor = quantized(weight_use, &mut tensors, q, scale);
+            let message = said(tensor, &tensors, format);
+            assert!(message.contains(fact), "{format:?}: {message}");
+        }
+    }
+    let mut tensors = Tensors::default();
+    let tensor = quantized(Matrix, &mut tensors, 0, 0.0);
+    assert!(written(&layer(vec![tensor]), &recipe(&[("*", i4_row)]), &tensors).is_ok());
+}
+
+#[test]
+fn non_finite_weights_where_they_are_allowed() {
+    let i8_groups = i8(Group::Of(16), ScaleFormat::F32);
+    let (inf, nan) = (f64::INFINITY, f64::NAN);
+    for (value, format, stored, saturated) in [
+        (f32::NAN, i8_groups, 0.0, 0),
+        (f32::INFINITY, i8_groups, 0.5, 1),
+        (f32::NEG_INFINITY, i8_groups, -0.5, 1),
+        (f32::NEG_INFINITY, ComponentFormat::F16, -inf, 0),
+        (f32::NAN, ComponentFormat::F16, nan, 0),
+    ] {
+        let mut tensors = Tensors::default();
+        let layer = layer(vec![floats(WeightUse::Matrix, &mut tensors, value)]);
+        let plan = plan(&layer, &recipe(&[("*", format)])).unwrap();
+        let mut segment = Vec::new();
+        let figures = quantize(&layer, &plan, &tensors, &mut segment, true).unwrap();
+        let read = Dequantized::new(&plan, &segment).unwrap().elements("w").unwrap();
+        assert!(read[37] == stored || read[37].is_nan() && stored.is_nan(), "{} {stored}", read[37]);
+        assert!((read[36] - 0.5).abs() < 1e-3);
+        assert_eq!((figures[0].non_finite, figures[0].saturated), (1, saturated));
+        assert!(figures[0].relative_error < 1e-3);
+    }
+}
+
+#[test]
+fn plans_and_segments_that_do_not_belong() {
+    let mut tensors = Tensors::default();
+    let first = layer(vec![floats(WeightUse::Matrix, &mut tensors, 0.0)]);
+    let fitting = plan(&first, &recipe(&[("*", ComponentFormat::F16)])).unwrap();
+    let scaled = layer(vec![quantized(WeightUse::Matrix, &mut tensors, 1, 1.0)]);
+    let spoil = |change: fn(&mut SegmentPlan)| {
+        let mut plan = fitting.clone();
+        change(&mut plan);
+        plan
+    };
+    for (layer, plan, fact) in [
+        (&first, spoil(|p| p.entries[0].role = "v".into()), "v [2, 32] for w [2, 32]"),
+        (&first, spoil(|p| p.entries.clear()), "0 entries for 1 weights"),
+        (&first, spoil(|p| p.entries[0].bytes = 3), "w has the wrong place"),
+        (&first, spoil(|p| p.bytes = 64), "64 bytes end before"),
+        (&scaled, fitting.clone(), "w is stored as Matrix"),
+    ] {
+        let error = quantize(layer, &plan, &tensors, &mut std::io::sink(), false).unwrap_err().to_string();
+        assert!(error.contains(fact), "{error}");
+    }
+
+    let made = written(&first, &recipe(&[("*", ComponentFormat::F16)]), &tensors).unwrap();
+    let short = Dequantized::new(&made.plan, &made.segment[1..]).unwrap_err();
+    assert!(short.to_string().contains("1023 bytes and its plan says 1024"), "{short}");
+    let read = Dequantized::new(&made.plan, &made.segment).unwrap();
+    assert!(read.elements("v").unwrap_err().to_string().contains("no weight v; it has w"));
+    assert!(read.chosen("w", &[2], 32).unwrap_err().to_string().contains("row 2 was asked for and it has 2"));
+
+    struct Short;
+    impl mica_quantize::TensorBytes for Short {
+        fn bytes(
+            &self,
+            _: &mica_pack::Source,
+            _: std::ops::Range<u64>,
+        ) -> std::io::Result<std::borrow::Cow<'_, [u8]>> {
+            Ok(vec![0; 3].into())
+        }
+    }
+    let error = quantize(&first, &made.plan, &Short, &mut std::io::sink(), false).unwrap_err();
+    assert_eq!(error.to_string(), "w: its source gave 3 bytes where 256 were asked for");
+}

@@ -1,0 +1,161 @@
+//! Decoding at the published dimensions, as a ratio to what the memory gives in the same run:
+//! `cargo bench -p mica-simulate --bench full_size`.
+//!
+//! Eight layers, a vocabulary of 32,768 rows, i4 experts and i8 for the rest, two threads. Weight bytes
+//! touched are counted from the instruction stream. The machine's own bandwidth wanders, so probe and work
+//! take turns, and each figure is compared with the probes around it.
+
+mod model;
+mod probe;
+
+use mica_device::layout::{LANES, MatrixLayout};
+use mica_device::object::Direction;
+use mica_device::product::Rates;
+use mica_device::segment::Storage;
+use mica_simulate::matv::{Activation, Isa, matv};
+use mica_simulate::timing::{Inputs, cycles};
+use mica_simulate::{Counters, Edges, Machine, Options, Program};
+use model::{Model, Words};
+use std::collections::BTreeMap;
+use std::time::Instant;
+
+const THREADS: usize = 2;
+const LAYERS: usize = 8;
+const VOCABULARY: u64 = 32_768;
+/// Tokens before the clock runs, and those that it measures.
+const WARM: u64 = 2;
+const TOKENS: u64 = 12;
+
+fn main() {
+    // under `cargo test` a bench only has to build
+    if std::env::args().any(|a| a == "--test") {
+        return;
+    }
+    if let Err(e) = rayon::ThreadPoolBuilder::new().num_threads(THREADS).build_global() {
+        eprintln!("the pool exists already: {e}");
+    }
+    let model = Model::new(LAYERS, VOCABULARY);
+    println!(
+        "{LAYERS} layers, {VOCABULARY} rows of vocabulary, {THREADS} threads, {:.2} GB of constants ({} layers' worth)",
+        model.bytes() as f64 / 1e9,
+        model::DISTINCT
+    );
+    let probe = probe::Probe::new(THREADS);
+    let decode = decode(&model, &probe);
+    let matrices = matrices(&model, &probe);
+    println!("\n{:<34}{:>10}{:>10}{:>10}", "", "GB/s", "of probe", "limit");
+    println!("{:<34}{:>10.1}{:>10}", "read probe, least to most", probe.least(), "");
+    println!("{:<34}{:>10.1}{:>10}", "", probe.most(), "");
+    for (name, (rate, ratio), limit) in
+        [("decode", decode, "0.45"), ("matrix kernels alone", matrices, "0.85")]
+    {
+        println!("{name:<34}{rate:>10.1}{ratio:>10.2}{limit:>10}");
+    }
+}
+
+/// Weight bytes a second of decode, and their ratio to the probe: the medians over tokens.
+fn decode(model: &Model, probe: &probe::Probe) -> (f64, f64) {
+    let kernel = &model.kernel;
+    let rates = Rates { bus_bytes: 32, clock_mhz: 1000 };
+    let program = Program::load(kernel).expect("a kernel that was just linked");
+    let constants = model.constants();
+    let options = Options { threads: THREADS, strict: false };
+    let mut machine = Machine::new(&program, &model.product, &constants, options).expect("a machine");
+    let mut words = Words(1);
+    let mut ins: BTreeMap<String, Vec<u8>> = BTreeMap::new();
+    for e in kernel.entries.iter().filter(|e| e.direction == Direction::In) {
+        let fill = if e.name == "forced_ids.in" { 0xff } else { 0 };
+        ins.insert(e.name.clone(), vec![fill; e.bytes as usize]);
+    }
+    let mut samples = Vec::new();
+    let mut counters = Counters::default();
+    for position in 0..WARM + TOKENS {
+        let id = words.next() % VOCABULARY;
+        ins.insert("token.in".into(), id.to_le_bytes().to_vec());
+        ins.insert("pos.in".into(), position.to_le_bytes().to_vec());
+        let before = probe.run();
+        let start = Instant::now();
+        let mut edges = Edges::new(&program);
+        for (name, bytes) in &ins {
+            edges.set_in(name, bytes.as_slice()).expect("an entry");
+        }
+        counters += machine.call(&mut edges).expect("a call");
+        let mut outs = Vec::new();
+        for e in kernel.entries.iter().filter(|e| e.direction == Direction::Out) {
+            outs.push((e.name.clone(), edges.take_out(&e.name).expect("an entry")));
+        }
+        drop(edges);
+        // states return as they are; the cache's rows are few bytes and stay out of the picture
+        for (name, bytes) in outs {
+            let back = name.replace(".out", ".in");
+            if let Some(slot) = ins.get_mut(&back).filter(|s| s.len() == bytes.len()) {
+                *slot = bytes;
+            }
+        }
+        let seconds = start.elapsed().as_secs_f64();
+        let touched = cycles(kernel, &model.product, &rates, Inputs { position }).expect("a count");
+        let rate = touched.share.bytes.constants as f64 / seconds / 1e9;
+        let around = f64::midpoint(before, probe.run());
+        if position == 0 {
+            println!(
+                "{:.1} MB of weights a token, {} instructions",
+                touched.share.bytes.constants as f64 / 1e6,
+                touched.share.instructions
+            );
+        }
+        if position >= WARM {
+            samples.push((rate, rate / around));
+            println!("token {position:>2}: {:.1} ms, {rate:.1} GB/s, probe {around:.1}", seconds * 1e3);
+        }
+    }
+    println!(
+        "saturations {}, overflows {}, non-finite {}",
+        counters.saturations, counters.f16_overflows, counters.non_finite
+    );
+    medians(samples)
+}
+
+/// The same for the matrix kernels alone: every matrix of every distinct layer, and eight experts of each.
+fn matrices(model: &Model, probe: &probe::Probe) -> (f64, f64) {
+    let isa = Isa::best();
+    let mut words = Words(2);
+    let mut activation = Activation::default();
+    let mut out = vec![0.0; 1 << 16];
+    let mut samples = Vec::new();
+    for _ in 0..TOKENS {
+        let before = probe.run();
+        let (mut bytes, start) = (0, Instant::now());
+        for (plan, constants) in model.distinct() {
+            for e in &plan.entries {
+                let (format, first, count) = match (e.storage, e.shape.as_slice()) {
+                    (Storage::Matrix(f), [_, _]) => (f, 0, 1),
+                    (Storage::Experts(f), &[n, _, _]) => (f, words.next() % (n - 8), 8),
+                    _ => continue,
+                };
+                let [.., rows, cols] = e.shape[..] else { continue };
+                let m = MatrixLayout { rows, cols, format };
+                let x = (0..cols).map(|k| 0x3000 + (k * 7 % 2048) as u16);
+                activation.prepare(isa, &m, x);
+                for n in first..first + count {
+                    let at = (e.offset + n * m.bytes()) as usize;
+                    let matrix = &constants[at..at + m.bytes() as usize];
+                    let out = &mut out[..rows.next_multiple_of(LANES) as usize];
+                    matv(isa, &m, matrix, &activation, out, THREADS);
+                    bytes += m.bytes();
+                }
+            }
+        }
+        let rate = bytes as f64 / start.elapsed().as_secs_f64() / 1e9;
+        samples.push((rate, rate / f64::midpoint(before, probe.run())));
+    }
+    medians(samples)
+}
+
+fn medians(samples: Vec<(f64, f64)>) -> (f64, f64) {
+    let median = |of: fn(&(f64, f64)) -> f64| {
+        let mut all: Vec<f64> = samples.iter().map(of).collect();
+        all.sort_by(f64::total_cmp);
+        all[all.len() / 2]
+    };
+    (median(|s| s.0), median(|s| s.1))
+}

@@ -1,0 +1,91 @@
+//! The ported model on the device, one call a token.
+
+use super::{Computed, Part, Ported, Source};
+use mica::host::{self, Feed, Run, values};
+use mica_compile::Seams;
+use mica_device::object::{Kernel, Object};
+use mica_simulate::{Machine, Options, Program, SimError};
+use std::collections::BTreeMap;
+
+/// Runs part after part, experts chosen by the device itself.
+///
+/// # Errors
+/// A trap of the device.
+pub fn free(source: &Source, ported: &Ported, ids: &[i64]) -> Result<Computed, SimError> {
+    parts(source, ported, ids, None)
+}
+
+/// The same with the experts given, `[T, k]` a layer.
+///
+/// # Errors
+/// A trap of the device.
+pub fn forced(source: &Source, ported: &Ported, ids: &[i64], experts: &[Vec<i64>]) -> Result<Computed, SimError> {
+    parts(source, ported, ids, Some(experts))
+}
+
+/// Runs the linked kernel; gives the bytes of last residual, post-norm hidden and logits.
+///
+/// # Errors
+/// A trap of the device.
+pub fn whole(source: &Source, ported: &Ported, ids: &[i64]) -> Result<Vec<u8>, SimError> {
+    let feed = Feed { ids, ..Feed::default() };
+    let run = run(source, &ported.parts.iter().collect::<Vec<_>>(), Seams::Whole, &feed)?;
+    Ok(["hidden", "normed", "logits"].map(|name| run.outputs[name].as_slice()).concat())
+}
+
+fn parts(
+    source: &Source,
+    ported: &Ported,
+    ids: &[i64],
+    experts: Option<&[Vec<i64>]>,
+) -> Result<Computed, SimError> {
+    let mut computed = Computed::default();
+    let mut hidden: Option<Vec<u8>> = None;
+    for part in &ported.parts {
+        let forced = match (part.place, experts) {
+            (mica_models::stack::Part::Layer(layer), Some(all)) => Some(vec![all[layer].as_slice()]),
+            _ => None,
+        };
+        let feed = Feed { ids, hidden: hidden.as_deref(), forced, ..Feed::default() };
+        let mut run = run(source, &[part], Seams::Segment, &feed)?;
+        let shape = |name: &str| &run.shapes[name];
+        let results: BTreeMap<String, Vec<f64>> =
+            run.outputs.iter().map(|(name, bytes)| (name.clone(), values(bytes, shape(name)))).collect();
+        computed.file(part.place, results);
+        computed.counters += run.counters;
+        match run.outputs.remove("hidden") {
+            Some(bytes) => hidden = Some(bytes),
+            None => {
+                let ends = ["normed", "logits"].map(|name| run.outputs[name].as_slice());
+                computed.end = [&[hidden.as_deref().unwrap_or_default()], &ends[..]].concat().concat();
+            }
+        }
+    }
+    Ok(computed)
+}
+
+fn run(source: &Source, parts: &[&Part], seams: Seams, feed: &Feed<'_>) -> Result<Run, SimError> {
+    loaded(source, parts, seams, |machine, program, kernel| host::run(machine, program, kernel, feed))
+}
+
+/// Links parts and hands a machine that is loaded with them to `act`.
+///
+/// # Errors
+/// What `act` says.
+///
+/// # Panics
+/// If the parts do not link.
+pub fn loaded<R>(
+    source: &Source,
+    parts: &[&Part],
+    seams: Seams,
+    act: impl FnOnce(&mut Machine<'_>, &Program, &Kernel) -> Result<R, SimError>,
+) -> Result<R, SimError> {
+    let objects: Vec<&Object> = parts.iter().map(|part| &part.object).collect();
+    let constants: Vec<&[u8]> = parts.iter().map(|part| part.constants.as_slice()).collect();
+    let product = &source.machine.product;
+    let kernel = mica_compile::link(&objects, product, seams).unwrap_or_else(|e| panic!("{e}"));
+    let program = Program::load(&kernel)?;
+    let mut machine = Machine::new(&program, product, &constants, Options::default())?;
+    act(&mut machine, &program, &kernel)
+}
