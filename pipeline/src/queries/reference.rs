@@ -4,7 +4,8 @@ use super::source::{self, function};
 use super::{Db, ModelInput, Result, blob, need, output, planned, quantized, retriable, target};
 use crate::action::{BodyError, Outcome, Produced, Request, action};
 use crate::graph::Job;
-use mica_cache::{Blob, Recipe};
+use mica_cache::Recipe;
+use mica_models::decode::Carried;
 use mica_models::eval::{self, Data, Tensor};
 use mica_quantize::Dequantized;
 use std::collections::BTreeMap;
@@ -58,17 +59,19 @@ pub fn referenced(db: &dyn Db, model: ModelInput, part: usize, block: usize) -> 
         for (b, e) in earlier.iter().enumerate() {
             for o in e.outputs() {
                 if let Some(name) = o.name.strip_prefix("state.").filter(|_| b + 1 == block) {
-                    carried.seed(name, &blob(env, o.digest)?);
+                    let values = floats(&blob(env, o.digest)?);
+                    let shape = carried.states.get(name).map(|t| t.shape.clone()).unwrap_or_default();
+                    carried.seed(name, Tensor { shape, data: Data::F64(values) }).map_err(BodyError::stage)?;
                 } else if let Some(name) = o.name.strip_prefix("rows.") {
-                    carried.append(name, &floats(&blob(env, o.digest)?));
+                    carried.append(name, &floats(&blob(env, o.digest)?)).map_err(BodyError::stage)?;
                 }
             }
         }
-        carried.new_rows.clear();
+        let held: BTreeMap<String, usize> = carried.caches.iter().map(|(n, c)| (n.clone(), c.rows.len())).collect();
         let mut outputs: BTreeMap<String, Vec<u8>> = BTreeMap::new();
         for t in 0..tokens {
-            let mut inputs = carried.inputs();
-            for p in function.params.iter().filter(|p| p.kind == mica_models::hir::ParamKind::Tensor) {
+            let mut own = BTreeMap::new();
+            for p in function.activations() {
                 let value = match p.name.as_str() {
                     "token" => Tensor::scalar(ids.ids[(first + t) as usize]),
                     "pos" => Tensor::scalar((first + t) as i64),
@@ -79,12 +82,13 @@ pub fn referenced(db: &dyn Db, model: ModelInput, part: usize, block: usize) -> 
                     }
                     _ => continue,
                 };
-                inputs.insert(p.name.clone(), value);
+                own.insert(p.name.clone(), value);
             }
-            let results = eval::evaluate(&function, &inputs, &weights, eval::Options { round: true, ..eval::Options::default() })
-                .map_err(BodyError::stage)?;
+            let options = eval::Options { round: true, ..eval::Options::default() };
+            let results = carried.step(&function, own, &weights, options).map_err(BodyError::stage)?;
             for (name, value) in results {
-                if !carried.take(&name, &value) {
+                let is_row = name.strip_suffix("_row").is_some_and(|n| held.contains_key(&format!("{n}_cache")));
+                if !is_row && !carried.states.contains_key(&name) {
                     outputs.entry(name).or_default().extend(bytes(&value));
                 }
             }
@@ -96,85 +100,13 @@ pub fn referenced(db: &dyn Db, model: ModelInput, part: usize, block: usize) -> 
         for (name, state) in &carried.states {
             made.put(env, &format!("state.{name}"), &bytes(state))?;
         }
-        for (name, rows) in &carried.new_rows {
-            let rows: Vec<u8> = rows.iter().flat_map(|v| v.to_le_bytes()).collect();
-            made.put(env, &format!("rows.{name}"), &rows)?;
+        for (name, cache) in &carried.caches {
+            let new = &cache.rows[held[name]..];
+            let new: Vec<u8> = new.iter().flat_map(|v| v.to_le_bytes()).collect();
+            made.put(env, &format!("rows.{name}"), &new)?;
         }
         Ok(made)
     })
-}
-
-/// States and caches between the calls of a reference, by the same names as on the device's edges.
-struct Carried {
-    states: BTreeMap<String, Tensor>,
-    /// `[heads, positions, dim]`: heads and dim, then the rows `[positions][heads][dim]` so far.
-    caches: BTreeMap<String, ([usize; 2], Vec<f64>)>,
-    /// Rows of this block alone.
-    new_rows: BTreeMap<String, Vec<f64>>,
-}
-
-impl Carried {
-    /// Zero states and empty caches of a part's function.
-    fn new(function: &mica_models::hir::Function) -> Carried {
-        let mut c = Carried { states: BTreeMap::new(), caches: BTreeMap::new(), new_rows: BTreeMap::new() };
-        for p in &function.params {
-            if p.name.ends_with("_cache") {
-                let dim = |i: usize| p.ty.shape[i].known().unwrap_or_default() as usize;
-                c.caches.insert(p.name.clone(), ([dim(0), dim(2)], Vec::new()));
-            } else if p.name != "hidden" && function.results.iter().any(|(n, _)| *n == p.name) {
-                let shape: Vec<usize> =
-                    p.ty.known_shape().unwrap_or_default().iter().map(|&n| n as usize).collect();
-                let zeros = vec![0.0; shape.iter().product()];
-                c.states.insert(p.name.clone(), Tensor { shape, data: Data::F64(zeros) });
-            }
-        }
-        c
-    }
-
-    fn seed(&mut self, name: &str, blob: &Blob) {
-        if let Some(t) = self.states.get_mut(name) {
-            t.data = Data::F64(floats(blob));
-        }
-    }
-
-    fn append(&mut self, cache: &str, rows: &[f64]) {
-        if let Some((_, all)) = self.caches.get_mut(cache) {
-            all.extend(rows);
-            self.new_rows.entry(cache.into()).or_default().extend(rows);
-        }
-    }
-
-    /// States and caches as the next call's inputs.
-    fn inputs(&self) -> BTreeMap<String, Tensor> {
-        let mut inputs = self.states.clone();
-        for (name, ([heads, dim], rows)) in &self.caches {
-            let positions = rows.len() / (heads * dim);
-            let mut data = Vec::with_capacity(rows.len());
-            for h in 0..*heads {
-                for p in 0..positions {
-                    let at = (p * heads + h) * dim;
-                    data.extend(&rows[at..at + dim]);
-                }
-            }
-            let shape = vec![*heads, positions, *dim];
-            inputs.insert(name.clone(), Tensor { shape, data: Data::F64(data) });
-        }
-        inputs
-    }
-
-    /// Keeps a result that is a state or rows; false where it is neither.
-    fn take(&mut self, name: &str, value: &Tensor) -> bool {
-        if let Some(state) = self.states.get_mut(name) {
-            *state = value.clone();
-            return true;
-        }
-        let Some(cache) = name.strip_suffix("_row").map(|n| format!("{n}_cache")) else { return false };
-        match &value.data {
-            Data::F64(rows) => self.append(&cache, rows),
-            Data::I64(_) => return false,
-        }
-        true
-    }
 }
 
 /// A tensor's elements, little-endian.

@@ -50,7 +50,7 @@ fn agree(f: &Function, kind: &str, seed: u64, (edges, inputs): &Step) {
     }
     let out = first.unwrap();
     let ids: Option<Vec<i64>> = out.get("expert_ids.out").map(|v| v.iter().map(|id| *id as i64).collect());
-    let options = eval::Options { forced_ids: ids.as_deref(), round: true, trace: None };
+    let options = eval::Options { forced_ids: ids.as_deref(), round: true, ..eval::Options::default() };
     let expected = evaluate(f, inputs, &w.values, options).unwrap();
     for (name, t) in &expected {
         let (got, want) = (&out[&format!("{name}.out")], reals(t));
