@@ -106,14 +106,14 @@ fn what_is_broken_fails_and_the_place_is_named() {
                 "check qwen3_5_35b_a3b:layer0 {layer0} --steps 2 --expected TINY:model.layers.0:float_output \
                  --input recurrent_state=TINY:model.layers.0.linear_attn:recurrent_state"
             ),
-            "of `linear_attn.norm`",
+            "first at mul of `linear_attn.norm`",
         ),
         // an input that is another layer's
         (
             "check qwen3_5_35b_a3b:layer3 --delivery tiny --input hidden=TINY:model.layers.4:float_input --steps 3 \
              --expected TINY:model.layers.3:float_output --skip k_row,v_row,expert_ids,router_logits --rel-l2 1e-12"
                 .into(),
-            "of `input_layernorm`",
+            "first at rms_norm of `input_layernorm`",
         ),
         // a bound that the device's rounding does not meet
         ("check tiny:layer0 --twin --inputs random --rel-l2 1e-9 --force-experts".into(), "first difference: step 0, in "),
@@ -144,7 +144,7 @@ fn what_cannot_be_judged_is_refused() {
         ("check tiny:layer0 --input hiden=TINY:model.layers.0:float_input --rel-l2 1".into(), "expected one of: hidden, conv_state, recurrent_state"),
         ("check tiny:layer0 --input hidden=TINY:lm_head:float_output --steps 2 --rel-l2 1 --skip conv_state,recurrent_state --expected TINY:model.layers.0:float_output --skip expert_ids,router_logits".into(), "activation `hidden`"),
         ("check tiny:layer0 --twin --inputs random --device qb3 --rel-l2 1".into(), "expected qb1, qb4, qb16"),
-        ("check tiny:layer0 --twin --inputs random --recipe w8 --rel-l2 1".into(), "expected one of: exact, w4a16"),
+        ("check tiny:layer0 --twin --inputs random --recipe w8 --rel-l2 1".into(), "no recipe \"w8\", expected one of:"),
     ] {
         let o = expect(&words, 2);
         assert!(says(&o, why), "{words}: {}", said(&o));

@@ -29,7 +29,7 @@ fn no_form_of_the_same_weights_packs_anew() {
         let built = workspace.build_well(&[]);
         assert_eq!(built.ran(), names(&[]), "{what}");
         assert_eq!(built.with(Status::Cached).len(), published.keys().len(), "{what}");
-        assert_eq!(built.stdout, published.stdout, "{what}");
+        built.says_as(&published, what);
         assert_eq!(built.keys(), published.keys(), "{what}");
     }
 }

@@ -10,7 +10,7 @@ fn any_number_of_threads_gives_the_same_bytes() {
     for run in &runs[1..] {
         // A key holds the digests of its inputs, so equal keys are equal outputs all the way.
         assert_eq!(run.keys(), runs[0].keys());
-        assert_eq!(run.stdout, runs[0].stdout);
+        run.says_as(&runs[0], "");
     }
 }
 
@@ -22,7 +22,7 @@ fn two_builds_on_one_cache_both_succeed() {
     let mut builds = [&one, &other].map(|workspace| workspace.mica(&["build"]));
     let children = builds.each_mut().map(|mica| mica.spawn());
     for (mica, child) in builds.iter().zip(children) {
-        assert_eq!(mica.wait(child).exits(0).stdout, alone.stdout);
+        mica.wait(child).exits(0).says_as(&alone, "at the same time");
     }
     assert_eq!(one.build_well(&[]).ran(), names(&[]));
 }
@@ -41,7 +41,7 @@ fn a_killed_build_loses_nothing_that_was_done() {
         build.wait(child);
     }
     let finished = workspace.build_well(&[]);
-    assert_eq!(finished.stdout, whole.stdout);
+    finished.says_as(&whole, "");
     assert_eq!(finished.keys(), whole.keys());
     assert!(finished.ran().len() < whole.ran().len(), "what was done before the kill is reused");
     assert_eq!(workspace.build_well(&[]).ran(), names(&[]));

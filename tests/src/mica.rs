@@ -99,6 +99,21 @@ impl Run {
         self
     }
 
+    /// Checks that it says what another run said, but for how much was reused.
+    ///
+    /// # Panics
+    /// At the first line that differs.
+    pub fn says_as(&self, other: &Run, what: &str) {
+        let (mut ours, mut others) = (self.stdout.lines(), other.stdout.lines());
+        loop {
+            let (one, another) = (ours.next(), others.next());
+            assert_eq!(one.map(without_counts), another.map(without_counts), "{what}");
+            if one.is_none() {
+                return;
+            }
+        }
+    }
+
     /// Targets that ended so.
     pub fn with(&self, wanted: Status) -> BTreeSet<String> {
         self.actions().filter(|(_, status, _)| *status == wanted).map(|(target, ..)| target.into()).collect()
@@ -133,4 +148,10 @@ impl Run {
             _ => None,
         })
     }
+}
+
+/// A line of the last table without its last column.
+fn without_counts(line: &str) -> &str {
+    let counts = ["  ran ", "  reused "].iter().filter_map(|words| line.find(words)).min();
+    line[..counts.unwrap_or(line.len())].trim_end()
 }

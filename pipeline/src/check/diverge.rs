@@ -8,7 +8,6 @@ use mica_models::eval::{Options, Tensor, values};
 use mica_models::hir::function::is_within;
 use mica_models::twin::{Twin, first_divergence};
 use serde::Serialize;
-use std::path::PathBuf;
 
 /// Where the sides part.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -84,14 +83,13 @@ fn between_sides(check: &Check<'_>, inputs: &Tensors) -> Diverged {
 fn beside_captures(check: &Check<'_>, step: usize, inputs: &Tensors) -> Diverged {
     let function = &check.selection.function;
     let none = |note: &str| Diverged { note: Some(note.into()), ..Diverged::default() };
-    let places = check.expected.iter().filter_map(|e| {
-        let (file, key) = e.source.split_once(".safetensors:")?;
-        Some((PathBuf::from(format!("{file}.safetensors")), capture_prefix(key)?.to_string()))
-    });
-    let Some((file, prefix)) = places.last() else {
+    // inner values are captured under the name of the output that the function is published as
+    let outputs = check.expected.iter().filter(|e| function.result(&e.name).is_some());
+    let mut places = outputs.filter_map(|e| Some((&e.place.0, capture_prefix(&e.place.1)?)));
+    let Some((file, prefix)) = places.next() else {
         return none("the reference says nothing of what lies within");
     };
-    let Ok(captures) = Captures::open(&file) else {
+    let Ok(captures) = Captures::open(file) else {
         return none("the reference's file could not be read again");
     };
     let Ok((_, seen)) = values(function, inputs, check.weights, Options::default()) else {
@@ -109,12 +107,16 @@ fn beside_captures(check: &Check<'_>, step: usize, inputs: &Tensors) -> Diverged
     }
     let mut compared = 0;
     for label in labels {
-        let Some(want) = labelled(&captures, &prefix, label) else { continue };
+        let Some(want) = labelled(&captures, prefix, label) else { continue };
         let want = if want.shape.first().is_some_and(|&n| n > step) { row(&want, step) } else { want };
-        let Some(v) = seen.iter().rev().find(|v| is_within(&v.label, label)) else { continue };
+        let mut within = seen.iter().rev().filter(|v| is_within(&v.label, label));
+        let Some(v) = within.next() else { continue };
         compared += 1;
         if !agree(check, &want, &v.value) {
-            let (label, op) = (Some(label.to_string()), Some(v.op.to_string()));
+            // what only stores or lays out a value is not what made it
+            let made = |v: &&mica_models::eval::Labelled| !matches!(v.op, "cast" | "reshape" | "round");
+            let op = Some(v).into_iter().chain(within).find(made).unwrap_or(v).op.to_string();
+            let (label, op) = (Some(label.to_string()), Some(op));
             return Diverged { function: Some(function.name.clone()), label, op, ..Diverged::default() };
         }
     }

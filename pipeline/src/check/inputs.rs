@@ -3,6 +3,7 @@
 
 use super::Refused;
 use super::published::{self, Captures};
+use super::run::Expected;
 use super::subject::Subject;
 use mica_fetch::CaptureMap;
 use mica_models::decode::Carried;
@@ -208,7 +209,7 @@ fn real_key(s: &Selection, names: &CaptureMap) -> Option<(String, String)> {
 }
 
 /// What captures say of a selected function's outputs, by output: those that they have.
-pub fn real_expected(s: &Subject<'_>) -> Result<Vec<(String, String, Tensor)>, Refused> {
+pub fn real_expected(s: &Subject<'_>) -> Result<Vec<Expected>, Refused> {
     let (captures, names) = s.captures()?;
     let selection = &s.selection;
     let outputs: Vec<(&str, String)> = match (selection.part, selection.scope.as_str()) {
@@ -240,7 +241,13 @@ pub fn real_expected(s: &Subject<'_>) -> Result<Vec<(String, String, Tensor)>, R
     };
     let there =
         outputs.into_iter().filter(|(o, key)| selection.function.result(o).is_some() && captures.has(key));
-    there.map(|(o, key)| Ok((o.to_string(), key.clone(), captures.tensor(&key)?))).collect()
+    there
+        .map(|(o, key)| {
+            let (name, source) = (o.to_string(), format!("captured, {key}"));
+            let tensor = captures.tensor(&key)?;
+            Ok(Expected { name, source, place: (captures.path().into(), key), tensor })
+        })
+        .collect()
 }
 
 fn routed(output: &'static str, names: &CaptureMap, layer: usize) -> (&'static str, String) {

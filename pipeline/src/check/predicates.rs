@@ -246,32 +246,31 @@ mod tests {
     fn every_predicate_passes_and_fails() {
         let r = of(&[3.0, 4.0, 0.5]);
         // asked, what passes, what fails
-        let some = Some;
         let table: &[(&str, Asked, &[f64], &[f64])] = &[
-            ("cosine", Asked { cosine: some(0.999), ..Asked::default() }, &[6.0, 8.0, 1.0], &[4.0, 3.0, 0.5]),
-            ("rel-l2", Asked { rel_l2: some(0.1), ..Asked::default() }, &[3.1, 4.0, 0.5], &[4.0, 4.0, 0.5]),
+            ("cosine", Asked { cosine: Some(0.999), ..Asked::default() }, &[6.0, 8.0, 1.0], &[4.0, 3.0, 0.5]),
+            ("rel-l2", Asked { rel_l2: Some(0.1), ..Asked::default() }, &[3.1, 4.0, 0.5], &[4.0, 4.0, 0.5]),
             (
                 "max-abs",
-                Asked { max_abs: some(0.1), ..Asked::default() },
+                Asked { max_abs: Some(0.1), ..Asked::default() },
                 &[3.05, 4.0, 0.5],
                 &[3.0, 4.2, 0.5],
             ),
-            ("max-rel", Asked { max_rel: some(0.1), ..Asked::default() }, &[3.2, 4.2, 0.5], &[3.0, 4.0, 0.6]),
-            ("ulp", Asked { ulp: some(1.0), ..Asked::default() }, &[3.015625, 4.0, 0.5], &[3.0, 4.0, 0.51]),
+            ("max-rel", Asked { max_rel: Some(0.1), ..Asked::default() }, &[3.2, 4.2, 0.5], &[3.0, 4.0, 0.6]),
+            ("ulp", Asked { ulp: Some(1.0), ..Asked::default() }, &[3.015625, 4.0, 0.5], &[3.0, 4.0, 0.51]),
             ("equal", Asked { equal: true, ..Asked::default() }, &[3.0, 4.0, 0.5], &[3.0, 4.0, 0.5000001]),
             (
                 "nan-inf",
-                Asked { nan_inf: some(0), ..Asked::default() },
+                Asked { nan_inf: Some(0), ..Asked::default() },
                 &[9.0, 9.0, 9.0],
                 &[3.0, f64::NAN, 0.5],
             ),
             (
                 "norm-ratio",
-                Asked { norm_ratio: some(0.01), ..Asked::default() },
+                Asked { norm_ratio: Some(0.01), ..Asked::default() },
                 &[4.0, 3.0, 0.5],
                 &[4.0, 4.0, 0.5],
             ),
-            ("topk", Asked { topk: some(2), ..Asked::default() }, &[9.0, 8.0, 1.0], &[9.0, 1.0, 8.0]),
+            ("topk", Asked { topk: Some(2), ..Asked::default() }, &[9.0, 8.0, 1.0], &[9.0, 1.0, 8.0]),
         ];
         for (name, asked, passes, fails) in table {
             let p = Predicates::new(asked).unwrap();

@@ -256,6 +256,11 @@ impl Captures {
         Ok(Captures { path: file.into(), mapped: files.mapped, index: files.index })
     }
 
+    /// The file.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
     /// Whether the file has an array.
     pub fn has(&self, key: &str) -> bool {
         self.index.find(key).is_some()

@@ -15,6 +15,7 @@ use mica_models::twin::Twin;
 use mica_score::Gate;
 use serde::Serialize;
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::PoisonError;
 
 /// The result that names the chosen experts.
@@ -26,6 +27,8 @@ pub struct Expected {
     pub name: String,
     /// Where it comes from, in words.
     pub source: String,
+    /// The file and the key there.
+    pub place: (PathBuf, String),
     /// The values, a step's each along the first axis, or of one step or of the last.
     pub tensor: Tensor,
 }

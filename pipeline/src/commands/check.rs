@@ -173,13 +173,14 @@ fn expected(args: &Args, subject: &Subject<'_>) -> Result<Vec<Expected>, Refused
         if all.iter().any(|e: &Expected| e.name == name) {
             return Err(Refused(format!("--expected says twice what `{name}` should be")));
         }
-        all.push(Expected { tensor: published::tensor(&k.file, &k.key)?, name, source });
+        let (place, tensor) = ((k.file.clone(), k.key.clone()), published::tensor(&k.file, &k.key)?);
+        all.push(Expected { name, source, place, tensor });
     }
     // real inputs are compared with what was captured on them, where it is of the very weights that run
     if args.inputs == Some(Inputs::Real) && !args.twin {
-        for (name, key, tensor) in real_expected(subject)? {
-            if !all.iter().any(|e| e.name == name) && !args.skip.contains(&name) {
-                all.push(Expected { name, source: format!("captured, {key}"), tensor });
+        for e in real_expected(subject)? {
+            if !all.iter().any(|known| known.name == e.name) && !args.skip.contains(&e.name) {
+                all.push(e);
             }
         }
     }

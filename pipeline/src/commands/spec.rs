@@ -177,8 +177,8 @@ mod tests {
 
     #[test]
     fn a_section_ends_at_the_next_of_its_level() {
-        let found: Vec<_> =
-            sections(TEXT).iter().map(|s| (s.level, s.number(), s.text.lines().count())).collect();
+        let all = sections(TEXT);
+        let found: Vec<_> = all.iter().map(|s| (s.level, s.number(), s.text.lines().count())).collect();
         assert_eq!(found, [(1, "", 11), (2, "1", 7), (3, "1.1", 5), (2, "2", 2)]);
     }
 

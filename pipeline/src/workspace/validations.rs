@@ -2,7 +2,7 @@
 //! each validation's gates.
 
 use mica_score::Thresholds;
-use mica_score::validation::{Bounds, Embed, Layers, LmHead, Moe, MoeRouted, Reference, Router};
+use mica_score::validation::{Bounds, Embed, Layers, LmHead, Mixer, Moe, MoeRouted, Reference, Router};
 use serde::Deserialize;
 use std::path::PathBuf;
 
@@ -33,10 +33,10 @@ pub struct Gates {
     moe_block: Moe,
     moe_block_real: Moe,
     reference: Reference,
-    deltanet: Layers,
+    deltanet: Mixer,
     linear_layer: Layers,
-    resume: Layers,
-    attention: Layers,
+    resume: Mixer,
+    attention: Mixer,
     attention_layer: Layers,
     hybrid: Layers,
     embed: Embed,

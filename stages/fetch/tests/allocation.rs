@@ -18,8 +18,10 @@ const FIXED: usize = 64 << 10;
 /// is a header of short names and empty tensors, which takes under ten.
 const PER_BYTE: usize = 12;
 
-/// The same for a pickle, whose instructions of one byte make a value each, in tables that double.
-const PER_PICKLED_BYTE: usize = 100;
+/// The same for a pickle, whose instructions of one byte make values of 24 bytes in tables that double; the
+/// allocator counts a byte that a table grows by twice, so the most at one time is a third of this. The
+/// number of values is limited besides, so a long pickle takes far less a byte.
+const PER_PICKLED_BYTE: usize = 256;
 
 fn allocated(dir: &Path, weights: &str) -> usize {
     let region = Region::new(ALLOCATOR);

@@ -8,12 +8,19 @@ use mica_models::stack::Part;
 use mica_pack::testing::MemoryDelivery;
 use mica_pack::{Dtype, PackedLayer, Scheme, pack, resolve, unread};
 use serde_json::Value;
+use std::sync::LazyLock;
 
 const EXPERTS: &str = "model.layers.0.mlp.experts.";
 const ROLE: &str = "mlp.experts.down_proj";
 
 fn quantized() -> Vec<NewTensor> {
     read_safetensors(&shipped("tiny-w4a16").join("full_model.safetensors"))
+}
+
+fn layer_0() -> Vec<NewTensor> {
+    static LAYER: LazyLock<Vec<NewTensor>> =
+        LazyLock::new(|| quantized().into_iter().filter(|t| t.name.starts_with("model.layers.0.")).collect());
+    LAYER.clone()
 }
 
 fn delivery(tensors: Vec<NewTensor>, config: &Value) -> MemoryDelivery {
@@ -66,7 +73,7 @@ struct Replaced {
 }
 
 fn replaced(format: PackedFormat, groups: u64, dtype: mica_fetch::Dtype, zero_points: bool) -> Replaced {
-    let mut tensors = quantized();
+    let mut tensors = layer_0();
     let fused = format!("{EXPERTS}down_proj.");
     tensors.retain(|t| !t.name.starts_with(&fused));
     let mut next = random(groups);
@@ -257,7 +264,7 @@ const CASES: &[Case] = &[
 #[test]
 fn one_refusal_a_rule() {
     for (format, edit, expected) in CASES {
-        let mut delivery = delivery(pack_quantized(&quantized(), *format), &format.config(32, true));
+        let mut delivery = delivery(pack_quantized(&layer_0(), *format), &format.config(32, true));
         assert!(resolve(&delivery, &stack(), Part::Layer(0)).is_ok());
         edit(&mut delivery);
         let message = said(&mut delivery);
@@ -269,7 +276,7 @@ fn one_refusal_a_rule() {
 #[test]
 fn what_cannot_be_packed() {
     for (name, shape) in [("input_layernorm", &[16u64][..]), ("linear_attn.conv1d", &[256, 1, 1])] {
-        let mut tensors = pack_quantized(&quantized(), Gptq);
+        let mut tensors = pack_quantized(&layer_0(), Gptq);
         tensors.retain(|t| t.name != format!("model.layers.0.{name}.weight"));
         let mut delivery = delivery(tensors, &Gptq.config(32, true));
         let bytes = shape.iter().product::<u64>() as usize * 4;

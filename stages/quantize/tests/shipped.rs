@@ -1,4 +1,4 @@
-//! The shipped deliveries: the quantized one is re-laid without loss, the bfloat16 one loses no more than
+//! The shipped deliveries: the quantized one is re-laid without loss, the bfloat16 one loses less than in
 //! its publisher's own, calibrated quantization.
 
 mod common;
@@ -72,7 +72,7 @@ fn the_quantized_delivery_is_relaid_without_loss() {
 
 /// Relative errors by role and layer, beside those of the publisher's quantization.json.
 #[test]
-fn the_bfloat16_delivery_loses_no_more_than_a_calibrated_quantization() {
+fn the_bfloat16_delivery_loses_less_than_in_a_calibrated_quantization() {
     let theirs: serde_json::Value =
         serde_json::from_slice(&delivery("tiny-w4a16/quantization.json")).unwrap();
     let theirs = theirs["quantized"].as_object().unwrap();
@@ -93,7 +93,7 @@ fn the_bfloat16_delivery_loses_no_more_than_a_calibrated_quantization() {
                 continue;
             };
             let their = their["relative_error"].as_f64().unwrap();
-            assert!(figures.relative_error < 1.02 * their, "{name}: {} {their}", figures.relative_error);
+            assert!(figures.relative_error < their, "{name}: {} {their}", figures.relative_error);
             assert!(figures.relative_error > 0.8 * their, "{name}: {} {their}", figures.relative_error);
             compared += 1;
         }

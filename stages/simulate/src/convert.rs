@@ -5,7 +5,6 @@
 //! loops, so that the compiler can vectorise them.
 
 use crate::counters::Counters;
-use crate::simd::wide;
 use mica_device::format::Format;
 
 /// The canonical NaN.
@@ -101,10 +100,11 @@ pub fn saturate(x: i64, counters: &mut Counters) -> i32 {
     clamped as i32
 }
 
+wide! {
 /// Whether any value is infinite or NaN.
-#[inline(always)]
 pub fn any_non_finite(values: &[f32]) -> bool {
     values.iter().fold(false, |any, v| any | (v.to_bits() & EXPONENT == EXPONENT))
+}
 }
 
 #[inline(always)]
@@ -118,9 +118,10 @@ pub fn words(bytes: &[u8]) -> impl Iterator<Item = i32> {
     bytes.as_chunks().0.iter().map(|b| i32::from_le_bytes(*b))
 }
 
+wide! {
 /// Appends the f32 values of stored elements: exact, but for FX32 and I32, which round.
 pub fn decode(format: Format, frac: u8, bytes: &[u8], out: &mut Vec<f32>) {
-    wide(|| match format {
+    match format {
         Format::F32 => out.extend(bytes.as_chunks().0.iter().map(|b| f32::from_bits(u32::from_le_bytes(*b)))),
         Format::F16 => out.extend(halves(bytes).map(f16_to_f32)),
         Format::Bf16 => out.extend(halves(bytes).map(bf16_to_f32)),
@@ -130,20 +131,17 @@ pub fn decode(format: Format, frac: u8, bytes: &[u8], out: &mut Vec<f32>) {
         }
         Format::I32 => out.extend(words(bytes).map(|v| v as f32)),
         Format::I8 => out.extend(bytes.iter().map(|&b| f32::from(b as i8))),
-    });
+    }
+}
 }
 
+wide! {
 /// Stores f32 values as F32, F16, BF16 or FX32 elements. NaN is stored as the canonical NaN of the
 /// format and counted; so is a finite value that overflows the format.
 ///
 /// # Panics
 /// If the format is I32 or I8, which no f32 result is stored in: callers check the tile first.
 pub fn encode(values: &[f32], format: Format, frac: u8, bytes: &mut [u8], counters: &mut Counters) {
-    wide(|| encode_inline(values, format, frac, bytes, counters));
-}
-
-#[inline(always)]
-fn encode_inline(values: &[f32], format: Format, frac: u8, bytes: &mut [u8], counters: &mut Counters) {
     match format {
         Format::F32 => {
             let (out, _) = bytes.as_chunks_mut();
@@ -189,6 +187,7 @@ fn encode_inline(values: &[f32], format: Format, frac: u8, bytes: &mut [u8], cou
         }
         Format::I32 | Format::I8 => unreachable!("no f32 result is stored as an integer"),
     }
+}
 }
 
 /// Appends elements as fixed point with `to` fraction bits.

@@ -5,6 +5,8 @@
 //! its constant segments and its edges come in; edges and counters go out. Results depend on
 //! nothing else: not on the number of threads, nor on the vector units of the machine.
 
+#[macro_use]
+mod simd;
 pub mod convert;
 pub mod counters;
 pub mod edges;
@@ -18,7 +20,6 @@ pub mod machine;
 pub mod matv;
 pub mod observe;
 pub mod program;
-mod simd;
 pub mod timing;
 mod written;
 

@@ -3,37 +3,66 @@
 //! The same Rust code, hence the same operations in the same order: nothing is contracted or reordered, and
 //! every width gives the same bits. What a closure calls must be inlined into it to gain anything.
 
-/// Runs `f`, compiled for the machine's vectors.
-#[inline(always)]
-pub fn wide<R>(f: impl FnOnce() -> R) -> R {
+/// A function whose body is compiled for each width that machines have; the widest that this one has runs.
+macro_rules! wide {
+    ($(#[$meta:meta])* $vis:vis fn $name:ident($($arg:ident: $ty:ty),* $(,)?) $(-> $ret:ty)? $body:block) => {
+        $(#[$meta])*
+        $vis fn $name($($arg: $ty),*) $(-> $ret)? {
+            #[inline(always)]
+            fn plain($($arg: $ty),*) $(-> $ret)? $body
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+            fn avx512($($arg: $ty),*) $(-> $ret)? {
+                plain($($arg),*)
+            }
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx2")]
+            fn avx2($($arg: $ty),*) $(-> $ret)? {
+                plain($($arg),*)
+            }
+            match $crate::simd::width() {
+                // SAFETY: `width` has seen that the machine has the features.
+                #[cfg(target_arch = "x86_64")]
+                $crate::simd::Width::Avx512 => unsafe { avx512($($arg),*) },
+                // SAFETY: as above.
+                #[cfg(target_arch = "x86_64")]
+                $crate::simd::Width::Avx2 => unsafe { avx2($($arg),*) },
+                $crate::simd::Width::Plain => plain($($arg),*),
+            }
+        }
+    };
+}
+
+/// The vectors that a machine has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Width {
+    /// What every machine of the target has.
+    Plain,
+    /// 256 bits.
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
+    /// 512 bits.
+    #[cfg(target_arch = "x86_64")]
+    Avx512,
+}
+
+/// The widest of this machine.
+#[inline]
+pub fn width() -> Width {
     #[cfg(target_arch = "x86_64")]
     {
-        if is_x86_feature_detected!("avx512f")
+        let avx512 = is_x86_feature_detected!("avx512f")
             && is_x86_feature_detected!("avx512bw")
             && is_x86_feature_detected!("avx512dq")
-            && is_x86_feature_detected!("avx512vl")
-        {
-            // SAFETY: the machine has the features, as was just seen.
-            return unsafe { avx512(f) };
+            && is_x86_feature_detected!("avx512vl");
+        if avx512 {
+            return Width::Avx512;
         }
         if is_x86_feature_detected!("avx2") {
-            // SAFETY: as above.
-            return unsafe { avx2(f) };
+            return Width::Avx2;
         }
     }
-    f()
-}
-
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
-fn avx512<R>(f: impl FnOnce() -> R) -> R {
-    f()
-}
-
-#[cfg(target_arch = "x86_64")]
-#[target_feature(enable = "avx2")]
-fn avx2<R>(f: impl FnOnce() -> R) -> R {
-    f()
+    Width::Plain
 }
 
 /// Elements from which on a function of each is worth a second thread.
@@ -51,13 +80,13 @@ pub fn shares<A: Sync, B: Send>(threads: usize, a: &[A], b: &mut [B], f: impl Fn
 
 #[cfg(test)]
 mod tests {
-    use super::{avx2, avx512, shares, wide};
+    use super::shares;
     use crate::convert::{f16_to_f32, f32_to_f16};
     use proptest::prelude::*;
 
     /// What the loops of this crate are made of: conversions, products, sums in lanes.
     #[inline(always)]
-    fn work(bits: &[u32]) -> Vec<u32> {
+    fn lanes(bits: &[u32]) -> Vec<u32> {
         let mut lanes = [0.0f32; 16];
         let mut out = Vec::new();
         for chunk in bits.as_chunks::<16>().0 {
@@ -70,21 +99,16 @@ mod tests {
         out
     }
 
+    wide! {
+        fn widest(bits: &[u32]) -> Vec<u32> {
+            lanes(bits)
+        }
+    }
+
     proptest! {
         #[test]
         fn every_width_gives_the_same_bits(bits in prop::collection::vec(any::<u32>(), 64..400)) {
-            let plain = work(&bits);
-            prop_assert_eq!(&wide(|| work(&bits)), &plain);
-            #[cfg(target_arch = "x86_64")]
-            if is_x86_feature_detected!("avx2") {
-                // SAFETY: the machine has the feature, as was just seen.
-                prop_assert_eq!(&unsafe { avx2(|| work(&bits)) }, &plain);
-            }
-            #[cfg(target_arch = "x86_64")]
-            if is_x86_feature_detected!("avx512bw") && is_x86_feature_detected!("avx512dq") && is_x86_feature_detected!("avx512vl") {
-                // SAFETY: as above.
-                prop_assert_eq!(&unsafe { avx512(|| work(&bits)) }, &plain);
-            }
+            prop_assert_eq!(widest(&bits), lanes(&bits));
         }
     }
 

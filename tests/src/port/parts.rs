@@ -6,7 +6,7 @@ use mica_compile::Options;
 use mica_device::object::Object;
 use mica_device::segment::SegmentPlan;
 use mica_fetch::TensorEntry;
-use mica_models::hir::Function;
+use mica_models::hir::{Function, Op};
 use mica_models::stack::{Part as Place, Stack};
 use mica_pack::{Contents, Digest, Dtype, Names, PackedLayer, TensorInfo, Virtual};
 use mica_quantize::{Recipe, TensorBytes};
@@ -26,7 +26,7 @@ pub struct Source {
     /// What was captured, and how it is called.
     pub captures: mica::workspace::Captures,
     recipe: Recipe,
-    options: Options,
+    capacity: u64,
 }
 
 impl Source {
@@ -40,15 +40,9 @@ impl Source {
         let declared = &workspace.config.delivery[&model.delivery];
         let delivery = OpenDelivery::open(&workspace, &model.delivery, declared).unwrap_or_else(|e| panic!("{e}"));
         let machine = workspace.config.device[&model.device].machine(&model.device).unwrap_or_else(|e| panic!("{e}"));
-        let exports =
-            ["hidden", "conv_state", "recurrent_state", "k_row", "v_row", "expert_ids", "normed", "logits"];
         Source {
             stack: mica_models::describe(&model.description, &delivery.config.text).unwrap_or_else(|e| panic!("{e}")),
-            options: Options {
-                frac: machine.frac,
-                capacity: model.capacity,
-                exports: exports.map(String::from).to_vec(),
-            },
+            capacity: model.capacity,
             captures: declared.captures.clone().expect("a model with captures"),
             recipe: workspace.config.recipe[&model.recipe].clone(),
             delivery,
@@ -86,17 +80,35 @@ impl Ported {
     /// If a stage refuses.
     pub fn of(source: &Source, stack: &Stack) -> Ported {
         let part = |place: Place| {
-            let function = stack.function(place).unwrap_or_else(|e| panic!("{e}")).clone();
+            let function = unrounded(stack.function(place).unwrap_or_else(|e| panic!("{e}")));
             let resolved = mica_pack::resolve(&Named(source), stack, place).unwrap_or_else(|e| panic!("{e}"));
             let mut held = Held { source, bytes: HashMap::new() };
             let packed = mica_pack::pack(&resolved, &mut held).unwrap_or_else(|e| panic!("{e}"));
             let (plan, constants) = quantized(&packed, &source.recipe, &held);
-            let object = mica_compile::compile(&packed.kind, &function, &plan, &source.machine.product, &source.options);
+            let object =
+                mica_compile::compile(&packed.kind, &function, &plan, &source.machine.product, &options(source, &function));
             let object = object.unwrap_or_else(|e| panic!("{e}"));
             Part { place, function, plan, constants, object }
         };
         Ported { parts: stack.parts().into_iter().map(part).collect() }
     }
+}
+
+/// The function as a float64 run of the published model computes it: nothing is rounded where it is stored.
+fn unrounded(function: &Function) -> Function {
+    let mut function = function.clone();
+    for node in &mut function.nodes {
+        if let Op::Round { dtype } = node.op {
+            node.op = Op::Cast { dtype };
+        }
+    }
+    function
+}
+
+/// Everything that a part computes leaves the device, but what only the reference has an edge for.
+fn options(source: &Source, function: &Function) -> Options {
+    let exports = function.results.iter().map(|(name, _)| name.clone()).filter(|name| name != "router_logits");
+    Options { frac: source.machine.frac, capacity: source.capacity, exports: exports.collect() }
 }
 
 fn quantized(packed: &PackedLayer, recipe: &Recipe, held: &Held<'_>) -> (SegmentPlan, Vec<u8>) {

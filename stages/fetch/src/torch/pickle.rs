@@ -21,6 +21,9 @@ const MAX_MARKS: usize = 64;
 /// batches of a thousand and others all at once.
 const MAX_STACK: usize = 1 << 20;
 
+/// How many values all tuples may hold: those of a quarter of a million tensors.
+const MAX_ITEMS: usize = 1 << 22;
+
 /// A fault and the byte of the pickle that it was found at.
 pub(crate) type At = (u64, PickleFault);
 
@@ -182,6 +185,9 @@ impl<'a> Machine<'a> {
     /// shorter than 4 GiB.
     fn tuple(&mut self, from: usize) -> Result<(), PickleFault> {
         let (start, len) = (self.items.len() as u32, (self.stack.len() - from) as u32);
+        if self.items.len() + len as usize > MAX_ITEMS {
+            return Err(PickleFault::Limit { what: "values in tuples", limit: MAX_ITEMS });
+        }
         self.items.extend(self.stack.drain(from..));
         self.push(Value::Tuple { start, len })
     }

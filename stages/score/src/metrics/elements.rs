@@ -89,11 +89,11 @@ mod tests {
         const NAN: f64 = f64::NAN;
         // y, r, largest relative difference and where, units of the last place of binary32 and where
         type Case = (&'static [f64], &'static [f64], (f64, u64), (f64, u64));
-        let unit = f64::from(f32::EPSILON);
-        let near: &[f64] = &[1.0 + f64::from(f32::EPSILON), 8.0];
+        const UNIT: f64 = f32::EPSILON as f64;
+        const NEAR: &[f64] = &[1.0 + UNIT, 8.0];
         let cases: [Case; 6] = [
             (&[1.0, 2.0], &[1.0, 2.0], (0.0, 0), (0.0, 0)),
-            (near, &[1.0, 8.0], (unit, 0), (1.0, 0)),
+            (NEAR, &[1.0, 8.0], (UNIT, 0), (1.0, 0)),
             (&[0.0, 3.0], &[0.0, 2.0], (0.5, 1), (f64::from(1u32 << 22), 1)),
             (&[1.0, 1e-9], &[1.0, 0.0], (NAN, 1), (1e-9 / 2f64.powi(-149), 1)),
             (&[NAN, 1.0], &[1.0, 1.0], (NAN, 0), (NAN, 0)),

@@ -15,7 +15,7 @@ mod tests;
 mod thresholds;
 
 pub use evidence::{Choices, Evidence, Item, Layer, Published, Twice, What};
-pub use thresholds::{Bounds, Embed, Layers, LmHead, Moe, MoeRouted, Reference, Router};
+pub use thresholds::{Bounds, Embed, Layers, LmHead, Mixer, Moe, MoeRouted, Reference, Router};
 
 use crate::{Gate, ScoreError, Verdict};
 use serde::{Deserialize, Serialize};
@@ -84,14 +84,14 @@ pub fn judge(kind: Kind, bounds: &Bounds, evidence: &Evidence) -> Result<Report,
         Kind::MoeBlock => moe::block(evidence, &bounds.moe_block, false)?,
         Kind::MoeBlockReal => moe::block(evidence, &bounds.moe_block_real, true)?,
         Kind::Reference => ends::reference(evidence, &bounds.reference)?,
-        Kind::Deltanet => layers::mixer("deltanet", evidence, &bounds.deltanet)?,
-        Kind::Attention => layers::mixer("attention", evidence, &bounds.attention)?,
+        Kind::Deltanet => layers::mixer("deltanet", evidence, &bounds.deltanet.into())?,
+        Kind::Attention => layers::mixer("attention", evidence, &bounds.attention.into())?,
         Kind::LinearLayer => layers::stack("layer", "decoder_layer", evidence, &bounds.linear_layer)?,
         Kind::AttentionLayer => {
             layers::stack("attn layer", "attention_layer", evidence, &bounds.attention_layer)?
         }
         Kind::Hybrid => layers::hybrid(evidence, &bounds.hybrid)?,
-        Kind::Resume => layers::resume(evidence, &bounds.resume)?,
+        Kind::Resume => layers::resume(evidence, &bounds.resume.into())?,
         Kind::Embed => ends::embed(evidence, &bounds.embed)?,
         Kind::LmHead => ends::lm_head(evidence, &bounds.lm_head)?,
     };

@@ -3,7 +3,6 @@
 use super::{Core, Scratch, count_infinite, expect};
 use crate::convert::{decode, encode_words, exp2, words};
 use crate::error::Fault;
-use crate::simd::wide;
 use mica_device::format::Format;
 use mica_device::isa::{Instr, ReduceOp};
 use mica_device::tile::register;
@@ -32,9 +31,9 @@ pub fn sum_lanes<T>(a: &[T], f: impl Fn(&T) -> f32) -> f32 {
 /// Rows whose sums advance together: one sum alone would wait for itself.
 pub const DOTS: usize = 4;
 
+wide! {
 /// `Σ a·b` of each row of `a`, as `sum_lanes`, appended to `out`. `a` has a multiple of `DOTS` rows, or the
 /// last of a matrix.
-#[inline(always)]
 pub fn dots(a: &[f32], b: &[f32], out: &mut Vec<f32>) {
     let cols = b.len().max(1);
     let four = a.chunks_exact(cols * DOTS);
@@ -58,6 +57,7 @@ pub fn dots(a: &[f32], b: &[f32], out: &mut Vec<f32>) {
         out.extend(lanes.map(tree));
     }
     out.extend(rest.chunks_exact(cols).map(|row| dot_lanes(row, b)));
+}
 }
 
 /// `Σ a·b`, as `sum_lanes`.
@@ -128,17 +128,7 @@ pub fn red(core: &mut Core<'_>, i: &Instr) -> Result<(), Fault> {
                 }
             }
         } else {
-            wide(|| out.extend(a.chunks(cols).map(|row| {
-                match op {
-                    ReduceOp::Sum => sum_lanes(row, |v| *v),
-                    ReduceOp::Sumsq => sum_lanes(row, square),
-                    ReduceOp::Max => row
-                        .iter()
-                        .copied()
-                        .reduce(|m, v| if beats(v, m) { v } else { m })
-                        .unwrap_or(f32::NEG_INFINITY),
-                }
-            })));
+            rows_of(op, a, cols, out);
         }
     }
     if op != ReduceOp::Max {
@@ -146,6 +136,19 @@ pub fn red(core: &mut Core<'_>, i: &Instr) -> Result<(), Fault> {
     }
     core.lrm.store(&to, out, &mut core.counters);
     Ok(())
+}
+
+wide! {
+/// The reduction of each row of floats.
+fn rows_of(op: ReduceOp, a: &[f32], cols: usize, out: &mut Vec<f32>) {
+    out.extend(a.chunks(cols).map(|row| match op {
+        ReduceOp::Sum => sum_lanes(row, |v| *v),
+        ReduceOp::Sumsq => sum_lanes(row, |v| v * v),
+        ReduceOp::Max => {
+            row.iter().copied().reduce(|m, v| if beats(v, m) { v } else { m }).unwrap_or(f32::NEG_INFINITY)
+        }
+    }));
+}
 }
 
 /// Reductions of fixed point: exact integers, rounded to f32 once.

@@ -5,7 +5,6 @@
 use super::reduce::{DOTS, dots};
 use super::{Core, Scratch, count_infinite, expect};
 use crate::error::Fault;
-use crate::simd::wide;
 use mica_device::format::Format;
 use mica_device::isa::Instr;
 use mica_device::tile::Tile;
@@ -33,7 +32,7 @@ pub fn tmv(core: &mut Core<'_>, i: &Instr) -> Result<(), Fault> {
     out.clear();
     for (_, first, elements) in pieces(&m, DOTS as u64) {
         core.lrm.load_part(&m, first, elements, a)?;
-        wide(|| dots(a, b, out));
+        dots(a, b, out);
     }
     count_infinite(out, &mut core.counters);
     core.lrm.store(&to, out, &mut core.counters);
@@ -56,7 +55,7 @@ pub fn tmvt(core: &mut Core<'_>, i: &Instr) -> Result<(), Fault> {
     }
     for (row, first, elements) in pieces(&m, 1) {
         core.lrm.load_part(&m, first, elements, a)?;
-        wide(|| add_rows(a, &b[row..], out));
+        add_rows(a, &b[row..], out);
     }
     count_infinite(out, &mut core.counters);
     core.lrm.store(&to, out, &mut core.counters);
@@ -66,8 +65,8 @@ pub fn tmvt(core: &mut Core<'_>, i: &Instr) -> Result<(), Fault> {
 /// Columns whose sums stay in registers while the rows go by.
 const STRIP: usize = 64;
 
+wide! {
 /// `out[c] += v[r] · a[r][c]`, rows ascending.
-#[inline(always)]
 fn add_rows(a: &[f32], v: &[f32], out: &mut [f32]) {
     let cols = out.len();
     let (strips, rest) = out.as_chunks_mut::<STRIP>();
@@ -87,6 +86,18 @@ fn add_rows(a: &[f32], v: &[f32], out: &mut [f32]) {
         }
     }
 }
+}
+
+wide! {
+/// `a[r][c] += u[r] · v[c]`.
+fn add_outer(a: &mut [f32], u: &[f32], v: &[f32]) {
+    for (row, u) in a.chunks_exact_mut(v.len().max(1)).zip(u) {
+        for (a, v) in row.iter_mut().zip(v) {
+            *a += u * v;
+        }
+    }
+}
+}
 
 /// `T[r0] = T[r1] + u ⊗ v`; `T[r0]` may be `T[r1]` itself, but may not overlap it otherwise.
 pub fn tout(core: &mut Core<'_>, i: &Instr) -> Result<(), Fault> {
@@ -105,13 +116,7 @@ pub fn tout(core: &mut Core<'_>, i: &Instr) -> Result<(), Fault> {
     core.lrm.load(&v, c)?;
     for (row, first, elements) in pieces(&m, 1) {
         core.lrm.load_part(&m, first, elements, a)?;
-        wide(|| {
-            for (row, u) in a.chunks_exact_mut(c.len().max(1)).zip(&b[row..]) {
-                for (a, v) in row.iter_mut().zip(c.iter()) {
-                    *a += u * v;
-                }
-            }
-        });
+        add_outer(a, &b[row..], c);
         count_infinite(a, &mut core.counters);
         core.lrm.store_part(&to, first, a, &mut core.counters);
     }

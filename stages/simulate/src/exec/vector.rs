@@ -8,7 +8,7 @@ use crate::convert::{
 use crate::counters::Counters;
 use crate::error::Fault;
 use crate::functions;
-use crate::simd::{shares, wide};
+use crate::simd::shares;
 use mica_device::access::Strides;
 use mica_device::format::Format;
 use mica_device::isa::{Broadcast, Instr, UnaryOp, VectorOp};
@@ -30,6 +30,11 @@ fn combine<T: Copy>(
 ) {
     let m = b.len().max(1);
     match mode {
+        _ if m == 1 && !b.is_empty() => {
+            for (o, a) in out.iter_mut().zip(a) {
+                *o = f(*a, b[0]);
+            }
+        }
         Broadcast::Same => {
             for ((o, a), b) in out.iter_mut().zip(a).zip(&b[first..]) {
                 *o = f(*a, *b);
@@ -70,16 +75,17 @@ fn smaller(a: f32, b: f32) -> f32 {
     if a.is_nan() || a <= b { a } else { b }
 }
 
-fn apply(op: VectorOp, place: (usize, usize), a: &[f32], b: &[f32], mode: Broadcast, out: &mut Vec<f32>) {
-    out.resize(a.len(), 0.0);
-    wide(|| match op {
+wide! {
+fn apply(op: VectorOp, place: (usize, usize), a: &[f32], b: &[f32], mode: Broadcast, out: &mut [f32]) {
+    match op {
         VectorOp::Add => combine(place, a, b, mode, out, |a, b| a + b),
         VectorOp::Sub => combine(place, a, b, mode, out, |a, b| a - b),
         VectorOp::Mul => combine(place, a, b, mode, out, |a, b| a * b),
         VectorOp::Div => combine(place, a, b, mode, out, |a, b| a / b),
         VectorOp::Max => combine(place, a, b, mode, out, larger),
         VectorOp::Min => combine(place, a, b, mode, out, smaller),
-    });
+    }
+}
 }
 
 /// Counts results that are infinite though both operands are finite.
@@ -91,7 +97,7 @@ fn count_overflow(
     out: &[f32],
     counters: &mut Counters,
 ) {
-    if !wide(|| any_non_finite(out)) {
+    if !any_non_finite(out) {
         return;
     }
     let m = b.len();
@@ -122,6 +128,7 @@ fn floats(
     for first in (0..from.len()).step_by(piece as usize) {
         core.lrm.load_part(from, first, piece.min(from.len() - first), a)?;
         let place = (first as usize, from.len() as usize);
+        c.resize(a.len(), 0.0);
         apply(op, place, a, b, mode, c);
         count_overflow(place, a, b, mode, c, &mut core.counters);
         core.lrm.store_part(to, first, c, &mut core.counters);
@@ -237,7 +244,7 @@ pub fn vun(core: &mut Core<'_>, i: &Instr) -> Result<(), Fault> {
         UnaryOp::Softplus => each(threads, a, c, functions::softplus),
         UnaryOp::Rsqrt => each(threads, a, c, functions::rsqrt),
     }
-    if wide(|| any_non_finite(c)) {
+    if any_non_finite(c) {
         let overflow = |(v, a): &(&f32, &f32)| v.is_infinite() && a.is_finite();
         counters.non_finite += c.iter().zip(a.iter()).filter(overflow).count() as u64;
     }
@@ -248,11 +255,9 @@ pub fn vun(core: &mut Core<'_>, i: &Instr) -> Result<(), Fault> {
 /// `f` of each element.
 fn each(threads: usize, a: &[f32], out: &mut [f32], f: impl Fn(f32) -> f32 + Sync) {
     shares(threads, a, out, |a, out| {
-        wide(|| {
-            for (o, a) in out.iter_mut().zip(a) {
-                *o = f(*a);
-            }
-        });
+        for (o, a) in out.iter_mut().zip(a) {
+            *o = f(*a);
+        }
     });
 }
 

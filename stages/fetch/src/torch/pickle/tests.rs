@@ -131,6 +131,8 @@ fn one_refusal_a_rule() {
         (b"\x80\x02}}b.".to_vec(), "BUILD takes"),
         (b"\x80\x02ccollections\nOrderedDict\n)R}X\x05\x00\x00\x00__d__}sb.".to_vec(), "BUILD takes"),
         ([b"\x80\x02", &b"(".repeat(MAX_MARKS + 1)[..]].concat(), "more than 64 open"),
+        ([b"\x80\x02", &b")".repeat(MAX_STACK + 1)[..]].concat(), "more than 1048576 values at once"),
+        ([b"\x80\x02)", &b"\x85".repeat(MAX_ITEMS + 1)[..]].concat(), "more than 4194304 values in tuples"),
         // Values.
         (b"\x80\x02X\x02\x00\x00\x00\xff\xff.".to_vec(), "not UTF-8"),
         (b"\x80\x02X\xff\xff\xff\xffa.".to_vec(), "cut short"),
