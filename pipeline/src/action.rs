@@ -4,7 +4,7 @@
 //! It knows recipes, records and blobs; it knows no stage and no salsa.
 
 use crate::env::Env;
-use crate::error::NodeError;
+use crate::error::{NodeError, with_causes};
 use crate::events::{Event, Status};
 use mica_cache::{ActionRecord, Digest, Output, Recipe};
 use std::any::Any;
@@ -69,7 +69,7 @@ impl BodyError {
 
 impl From<mica_cache::CacheError> for BodyError {
     fn from(e: mica_cache::CacheError) -> BodyError {
-        BodyError::Environment(e.to_string())
+        BodyError::Environment(with_causes(&e))
     }
 }
 
@@ -140,7 +140,7 @@ pub fn action(
     let why = match decide(env, target, &recipe) {
         Decision::Reuse(record) => {
             if !env.dry {
-                env.cache.remember(target, &recipe).map_err(|e| environment(e.to_string()))?;
+                env.cache.remember(target, &recipe).map_err(|e| environment(with_causes(&e)))?;
             }
             report(Status::Cached, None, 0, &record.outputs);
             return Ok(Outcome { outputs: record.outputs.into(), note: record.note.into() });
@@ -179,7 +179,7 @@ pub fn action(
     env.cache
         .record(&key, &record)
         .and_then(|()| env.cache.remember(target, &recipe))
-        .map_err(|e| environment(e.to_string()))?;
+        .map_err(|e| environment(with_causes(&e)))?;
     report(Status::Ran, Some(&why), wall_ms, &record.outputs);
     Ok(Outcome { outputs: record.outputs.into(), note: record.note.into() })
 }

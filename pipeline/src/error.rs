@@ -40,6 +40,8 @@ pub enum NodeError {
         target: String,
         /// The first node that failed.
         needs: String,
+        /// That node's error.
+        cause: String,
     },
     /// A dry run: it would run.
     #[error("{target}: would run")]
@@ -79,18 +81,40 @@ impl NodeError {
 
     /// The same lack as the node `target` sees it, which needs this one.
     pub fn seen_by(&self, target: &str) -> NodeError {
+        if self.target() == target {
+            return self.clone();
+        }
         let target = target.to_string();
         match self {
             NodeError::Stage { target: needs, .. }
             | NodeError::Environment { target: needs, .. }
-            | NodeError::Lost { target: needs, .. }
-            | NodeError::Needs { needs, .. } => NodeError::Needs { target, needs: needs.clone() },
+            | NodeError::Lost { target: needs, .. } => {
+                NodeError::Needs { target, needs: needs.clone(), cause: self.to_string() }
+            }
+            NodeError::Needs { needs, cause, .. } => {
+                NodeError::Needs { target, needs: needs.clone(), cause: cause.clone() }
+            }
             NodeError::WouldRun { target: needs } | NodeError::MightRun { needs, .. } => {
                 NodeError::MightRun { target, needs: needs.clone() }
             }
             NodeError::Stopped { .. } => NodeError::Stopped { target },
         }
     }
+}
+
+/// An error with what caused it, one after the other.
+pub fn with_causes(e: &dyn std::error::Error) -> String {
+    let mut text = e.to_string();
+    let mut cause = e.source();
+    while let Some(c) = cause {
+        let words = c.to_string();
+        // some errors print their source themselves
+        if !text.contains(&words) {
+            text += &format!(": {words}");
+        }
+        cause = c.source();
+    }
+    text
 }
 
 /// What the command reports and exits 2 for.
@@ -195,5 +219,27 @@ impl CliError {
             CliError::Delivery { .. } => crate::commands::FAILED,
             _ => crate::commands::MISUSED,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_lack_keeps_its_first_cause_however_far_it_is_seen_from() {
+        let first = NodeError::Stage { target: "quantize:m.layer0".into(), message: "no group".into() };
+        let far = first.seen_by("simulate:m.layer0").seen_by("score:m");
+        let NodeError::Needs { target, needs, cause } = far else { panic!("{far:?}") };
+        assert_eq!((target.as_str(), needs.as_str()), ("score:m", "quantize:m.layer0"));
+        assert_eq!(cause, "quantize:m.layer0: no group");
+        assert_eq!(first.seen_by("quantize:m.layer0"), first, "a node's own refusal stays its own");
+    }
+
+    #[test]
+    fn causes_are_told_once() {
+        let full = std::io::Error::other("no space");
+        let e = CliError::Write { path: "a".into(), source: full };
+        assert_eq!(with_causes(&e), "a: no space");
     }
 }

@@ -124,16 +124,29 @@ pub fn settle(session: &Session, wanted: &[usize], jobs: usize, keep_going: bool
     errors
 }
 
-/// The causes on standard error, then how many nodes they kept from running.
+/// The causes on standard error, each once, then how many nodes they kept from running. A cause may lie
+/// outside the graph: a delivery's config, a plan that no wanted node makes.
 fn tell_errors(session: &Session, wanted: &[usize], errors: &[Option<NodeError>]) {
     let mut waiting = 0;
+    let mut causes = Vec::new();
     for &i in wanted {
-        match &errors[i] {
-            Some(NodeError::Needs { .. } | NodeError::Stopped { .. }) => waiting += 1,
+        let cause = match &errors[i] {
             Some(e @ (NodeError::Stage { .. } | NodeError::Environment { .. } | NodeError::Lost { .. })) => {
-                session.env().progress.line(&format!("error: {e}"));
+                e.to_string()
             }
-            _ => {}
+            Some(NodeError::Needs { cause, .. }) => {
+                waiting += 1;
+                cause.clone()
+            }
+            Some(NodeError::Stopped { .. }) => {
+                waiting += 1;
+                continue;
+            }
+            _ => continue,
+        };
+        if !causes.contains(&cause) {
+            session.env().progress.line(&format!("error: {cause}"));
+            causes.push(cause);
         }
     }
     if waiting > 0 {

@@ -65,7 +65,7 @@ pub fn whole(db: &dyn Db, model: ModelInput) -> Result<Outcome> {
         .param("tokens", tokens)
         .param("l2", product.l2)
         .param("lrm", product.lrm())
-        .input("ids", ids.digest)
+        .input("ids", ids.part(0, tokens as u64))
         .input("kernel", kernel);
     let mut segments = Vec::new();
     for (p, name) in facts.parts.iter().enumerate() {

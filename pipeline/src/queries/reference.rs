@@ -36,7 +36,7 @@ pub fn referenced(db: &dyn Db, model: ModelInput, part: usize, block: usize) -> 
     };
     let ids = need(&target, source::token_ids(db, model))?;
     if part == 0 {
-        recipe = recipe.input("ids", ids.digest);
+        recipe = recipe.input("ids", ids.part(first, tokens));
     }
     let mut earlier = Vec::new();
     for b in 0..block {

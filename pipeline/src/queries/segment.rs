@@ -77,7 +77,7 @@ pub fn simulated(
     };
     let ids = need(&target, source::token_ids(db, model))?;
     if part == 0 {
-        recipe = recipe.input("ids", ids.digest);
+        recipe = recipe.input("ids", ids.part(first, tokens));
     }
     let is_layer = part > 0 && part + 1 < facts.parts.len();
     let mut earlier = Vec::new();

@@ -287,6 +287,17 @@ pub struct Ids {
     pub next_digest: Digest,
 }
 
+impl Ids {
+    /// Digest of some of the ids, so that a block depends on its own alone.
+    pub fn part(&self, first: u64, tokens: u64) -> Digest {
+        ids_digest(&self.ids[first as usize..(first + tokens) as usize])
+    }
+}
+
+fn ids_digest(ids: &[i64]) -> Digest {
+    blake3::hash(&ids.iter().flat_map(|i| i.to_le_bytes()).collect::<Vec<u8>>())
+}
+
 /// The teacher-forced ids of a decode run.
 #[salsa::tracked(returns(clone))]
 pub fn token_ids(db: &dyn Db, model: ModelInput) -> Result<Arc<Ids>> {
@@ -313,8 +324,7 @@ pub fn token_ids(db: &dyn Db, model: ModelInput) -> Result<Arc<Ids>> {
     let mut next = read(names.next_ids.as_str())?;
     ids.truncate(tokens);
     next.truncate(tokens);
-    let digest = |ids: &[i64]| blake3::hash(&ids.iter().flat_map(|i| i.to_le_bytes()).collect::<Vec<u8>>());
-    Ok(Arc::new(Ids { digest: digest(&ids), next_digest: digest(&next), ids, next }))
+    Ok(Arc::new(Ids { digest: ids_digest(&ids), next_digest: ids_digest(&next), ids, next }))
 }
 
 /// What the captures are: who made them, in what precision, of which weights.

@@ -20,6 +20,7 @@ pub mod machine;
 pub mod matv;
 pub mod observe;
 pub mod program;
+mod team;
 pub mod timing;
 mod written;
 

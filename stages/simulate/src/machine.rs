@@ -14,12 +14,14 @@ use crate::lrm::Lrm;
 use crate::matv::Isa;
 use crate::observe::{Boundary, Observer, TileValues};
 use crate::program::{BUFFER_SHIFT, Program};
+use crate::team::Team;
 use mica_device::access::TileFile;
 use mica_device::format::Format;
 use mica_device::isa::{Instr, Opcode};
 use mica_device::product::Product;
 use mica_device::tile::register;
 use std::ops::ControlFlow;
+use std::sync::Arc;
 
 /// Instructions after which a call is given up, unless told otherwise.
 pub const DEFAULT_BUDGET: u64 = 1 << 32;
@@ -27,7 +29,7 @@ pub const DEFAULT_BUDGET: u64 = 1 << 32;
 /// How to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Shares that a large matrix is split into, on rayon's current pool. No result depends on it.
+    /// Threads that share large work, out of rayon's current pool. No result depends on it.
     pub threads: usize,
     /// Trap at the first saturation, F16 overflow, non-finite result, or read of memory that
     /// nothing wrote in this call.
@@ -101,7 +103,7 @@ impl<'c> Machine<'c> {
                 scalars: [0; 32],
                 counters: Counters::default(),
                 isa: Isa::best(),
-                threads: options.threads,
+                team: Arc::new(Team::new(options.threads)),
                 scratch: Scratch::default(),
                 batch: Batch::default(),
             },
@@ -128,11 +130,8 @@ impl<'c> Machine<'c> {
     ///
     /// Errors: an edge that is not set, or a trap.
     pub fn call(&mut self, edges: &mut Edges<'_>) -> Result<Counters, SimError> {
-        if self.core.threads > 1 {
-            // on a thread of the pool, the others take their shares without being woken from outside
-            return rayon::scope(|_| self.run(edges, None));
-        }
-        self.run(edges, None)
+        let team = Arc::clone(&self.core.team);
+        team.with(|| self.run(edges, None))
     }
 
     /// Runs the program once and shows every op boundary to `observer`.

@@ -65,22 +65,8 @@ pub fn width() -> Width {
     Width::Plain
 }
 
-/// Elements from which on a function of each is worth a second thread.
-const SHARE: usize = 1024;
-
-/// Calls `f` on parts of both slices side by side, over `threads` threads where they are long enough.
-pub fn shares<A: Sync, B: Send>(threads: usize, a: &[A], b: &mut [B], f: impl Fn(&[A], &mut [B]) + Sync) {
-    use rayon::prelude::*;
-    let share = a.len().div_ceil(threads.max(1)).next_multiple_of(64);
-    if share < SHARE || share >= a.len() {
-        return f(a, b);
-    }
-    a.par_chunks(share).zip(b.par_chunks_mut(share)).for_each(|(a, b)| f(a, b));
-}
-
 #[cfg(test)]
 mod tests {
-    use super::shares;
     use crate::convert::{f16_to_f32, f32_to_f16};
     use proptest::prelude::*;
 
@@ -109,22 +95,6 @@ mod tests {
         #[test]
         fn every_width_gives_the_same_bits(bits in prop::collection::vec(any::<u32>(), 64..400)) {
             prop_assert_eq!(widest(&bits), lanes(&bits));
-        }
-    }
-
-    #[test]
-    fn shares_cover_everything_once() {
-        for n in [0, 1, 63, 64, 1024, 2048, 5000] {
-            let a: Vec<usize> = (0..n).collect();
-            for threads in [1, 2, 3] {
-                let mut b = vec![0; n];
-                shares(threads, &a, &mut b, |a, b| {
-                    for (a, b) in a.iter().zip(b) {
-                        *b += a + 1;
-                    }
-                });
-                assert!(b.iter().enumerate().all(|(i, b)| *b == i + 1), "{n} {threads}");
-            }
         }
     }
 }

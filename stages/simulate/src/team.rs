@@ -106,9 +106,10 @@ impl<'c> Team<'c> {
     fn take_one(&self) -> bool {
         let Some(mut task) = lock(&self.tasks).pop_front() else { return false };
         self.waiting.fetch_sub(1, Ordering::AcqRel);
+        // counted down even by a panic, which the scope passes on: nobody waits for what never comes
+        let _one = One(&self.left);
         task.run();
         lock(&self.done).push(task);
-        self.left.fetch_sub(1, Ordering::AcqRel);
         true
     }
 
@@ -119,13 +120,10 @@ impl<'c> Team<'c> {
         jobs: impl IntoIterator<Item = (Job<'c>, usize, Vec<f32>)>,
         mut take: impl FnMut(usize, Vec<f32>),
     ) {
-        let n = {
-            let mut tasks = lock(&self.tasks);
-            tasks.extend(jobs.into_iter().map(|(job, at, values)| Task { job, at, values }));
-            tasks.len()
-        };
-        self.left.fetch_add(n, Ordering::AcqRel);
-        self.waiting.fetch_add(n, Ordering::AcqRel);
+        let tasks: Vec<_> = jobs.into_iter().map(|(job, at, values)| Task { job, at, values }).collect();
+        self.left.fetch_add(tasks.len(), Ordering::AcqRel);
+        self.waiting.fetch_add(tasks.len(), Ordering::AcqRel);
+        lock(&self.tasks).extend(tasks);
         while self.take_one() {}
         while self.left.load(Ordering::Acquire) > 0 {
             std::hint::spin_loop();
@@ -142,5 +140,43 @@ struct End<'a>(&'a AtomicBool);
 impl Drop for End<'_> {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Release);
+    }
+}
+
+/// Counts one task off when it is dropped.
+struct One<'a>(&'a AtomicUsize);
+
+impl Drop for One<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Job, Team};
+
+    #[test]
+    fn every_job_is_done_once_whoever_does_it() {
+        for threads in [1, 2, 3] {
+            let team = Team::new(threads);
+            let work = |jobs: usize| {
+                let jobs = (0..jobs).map(|n| (Job::Map(|v| v + 1.0), n * 10, vec![n as f32; 3]));
+                let mut seen = Vec::new();
+                team.run(jobs, |at, values| seen.push((at, values)));
+                seen.sort_by_key(|s| s.0);
+                seen
+            };
+            let check = || {
+                for jobs in [0, 1, 50] {
+                    let expected: Vec<_> = (0..jobs).map(|n| (n * 10, vec![n as f32 + 1.0; 3])).collect();
+                    assert_eq!(work(jobs), expected);
+                }
+            };
+            team.with(check);
+            // a team may meet again, and works without helpers too
+            team.with(check);
+            check();
+        }
     }
 }

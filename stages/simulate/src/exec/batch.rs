@@ -8,15 +8,24 @@ use super::flow::{self, Stored};
 use super::{Core, count_infinite};
 use crate::edges::Edges;
 use crate::error::Fault;
-use crate::matv::{Activation, Isa, Product, products};
+use crate::matv::{Activation, Isa, Piece};
+use crate::team::{Job, Team};
 use mica_device::access::TileFile;
 use mica_device::isa::{Instr, Opcode};
 use mica_device::layout::{LANES, MatrixLayout, WeightFormat};
 use mica_device::tile::{Tile, matrix};
 use std::ops::Range;
+use std::sync::Arc;
 
 /// Entries after which a batch is full: as many tiles keep any number of threads busy.
 const FULL: usize = 1 << 12;
+
+/// Bytes of weights from which on products are shared out.
+const SHARED_BYTES: u64 = 1 << 17;
+/// Pieces a thread that work is cut into, so that threads of unequal speed end together, and the fewest bytes
+/// of a piece.
+const PIECES: u64 = 8;
+const PIECE_BYTES: u64 = 1 << 16;
 
 /// One instruction that was put off.
 #[derive(Debug)]
@@ -37,13 +46,15 @@ type Vector = (u32, u64, Option<u32>);
 pub struct Batch<'c> {
     work: Vec<(usize, Work<'c>)>,
     /// Prepared vectors; those beyond `vectors` keep their memory for later.
-    activations: Vec<Activation>,
+    activations: Vec<Arc<Activation>>,
     vectors: Vec<Vector>,
     /// Local register memory and L2 that the work will write, and L2 that it will read.
     lrm: Ranges,
     l2_writes: Ranges,
     l2_reads: Ranges,
     out: Vec<f32>,
+    /// Buffers of pieces, for the next ones.
+    spare: Vec<Vec<f32>>,
 }
 
 /// A few ranges; one that goes on where another ends extends it.
@@ -118,8 +129,8 @@ impl<'c> Batch<'c> {
         let x = self.vectors.iter().position(|v| *v == vector).unwrap_or_else(|| {
             self.vectors.push(vector);
             let n = self.vectors.len();
-            self.activations.resize_with(n.max(self.activations.len()), Activation::default);
-            self.activations[n - 1].prepare(isa, &matrix, elements());
+            self.activations.resize_with(n.max(self.activations.len()), Arc::default);
+            Arc::make_mut(&mut self.activations[n - 1]).prepare(isa, &matrix, elements());
             n - 1
         });
         debug_assert_eq!(grouping.is_none(), matrix.format.weight == WeightFormat::F16);
@@ -141,26 +152,42 @@ impl<'c> Batch<'c> {
         self.work.push((at, Work::Send { from, address, bytes }));
     }
 
-    fn compute(&mut self, isa: Isa, threads: usize) {
-        let padded = |m: &MatrixLayout| m.rows.next_multiple_of(LANES) as usize;
-        let rows = self.work.iter().map(|(_, w)| match w {
-            Work::Product { matrix, .. } => padded(matrix),
-            Work::Store { .. } | Work::Send { .. } => 0,
-        });
-        let rows = rows.sum();
-        if self.out.len() < rows {
-            self.out.resize(rows, 0.0);
-        }
-        let mut rest = self.out.as_mut_slice();
-        let mut all = Vec::with_capacity(self.work.len());
-        for (_, w) in &self.work {
+    fn compute(&mut self, isa: Isa, team: &Team<'c>) {
+        let Batch { work, activations, out, spare, .. } = self;
+        let mut rows = 0;
+        let mut total = 0;
+        let mut all = Vec::with_capacity(work.len());
+        for (_, w) in work.iter() {
             if let Work::Product { matrix, bytes, x, .. } = w {
-                let (out, after) = rest.split_at_mut(padded(matrix));
-                rest = after;
-                all.push(Product { matrix: *matrix, bytes, x: &self.activations[*x], out });
+                all.push((*matrix, *bytes, *x, rows));
+                rows += matrix.rows.next_multiple_of(LANES) as usize;
+                total += matrix.bytes();
             }
         }
-        products(isa, all, threads);
+        if out.len() < rows {
+            out.resize(rows, 0.0);
+        }
+        let threads = team.threads() as u64;
+        if threads == 1 || total < SHARED_BYTES {
+            for (matrix, bytes, x, at) in all {
+                let rows = matrix.rows.next_multiple_of(LANES) as usize;
+                Piece { matrix, bytes, first: 0 }.run(isa, &activations[x], &mut out[at..at + rows]);
+            }
+            return;
+        }
+        let about = (total / (PIECES * threads)).max(PIECE_BYTES);
+        let mut jobs = Vec::new();
+        for (matrix, bytes, x, at) in all {
+            for (piece, first, rows) in Piece::of(matrix, bytes, about) {
+                let mut values = spare.pop().unwrap_or_default();
+                values.resize(rows, 0.0);
+                jobs.push((Job::Product { piece, x: activations[x].clone(), isa }, at + first, values));
+            }
+        }
+        team.run(jobs, |at, values| {
+            out[at..at + values.len()].copy_from_slice(&values);
+            spare.push(values);
+        });
     }
 
     fn clear(&mut self) {
@@ -178,7 +205,7 @@ pub fn flush(core: &mut Core<'_>, edges: &mut Edges<'_>) -> Result<(), (usize, F
         return Ok(());
     }
     let mut batch = std::mem::take(&mut core.batch);
-    batch.compute(core.isa, core.threads);
+    batch.compute(core.isa, &core.team);
     let mut rest = batch.out.as_slice();
     let mut done = Ok(());
     for (at, work) in &batch.work {

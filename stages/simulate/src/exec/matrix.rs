@@ -24,7 +24,7 @@ pub fn matv(core: &mut Core<'_>, at: usize, i: &Instr) -> Result<(), Fault> {
     let bytes = core.l2.read(i.x, m.bytes())?;
     out.clear();
     out.resize(m.rows.next_multiple_of(LANES) as usize, 0.0);
-    kernel(core.isa, &m, bytes, activation, out, core.threads);
+    kernel(core.isa, &m, bytes, activation, out);
     out.truncate(m.rows as usize);
     count_infinite(out, &mut core.counters);
     core.lrm.store(&to, out, &mut core.counters);

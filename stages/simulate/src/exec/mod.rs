@@ -19,7 +19,9 @@ use crate::matv::{Activation, Isa};
 use mica_device::access::TileFile;
 use mica_device::format::Format;
 use mica_device::isa::{Instr, SCALARS};
+use crate::team::Team;
 use mica_device::tile::Tile;
+use std::sync::Arc;
 
 /// The state of the device, and buffers that instructions reuse.
 pub struct Core<'c> {
@@ -29,7 +31,7 @@ pub struct Core<'c> {
     pub scalars: [u64; SCALARS as usize],
     pub counters: Counters,
     pub isa: Isa,
-    pub threads: usize,
+    pub team: Arc<Team<'c>>,
     pub scratch: Scratch,
     pub batch: Batch<'c>,
 }

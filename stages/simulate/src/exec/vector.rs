@@ -8,7 +8,7 @@ use crate::convert::{
 use crate::counters::Counters;
 use crate::error::Fault;
 use crate::functions;
-use crate::simd::shares;
+use crate::team::{Job, Team};
 use mica_device::access::Strides;
 use mica_device::format::Format;
 use mica_device::isa::{Broadcast, Instr, UnaryOp, VectorOp};
@@ -16,6 +16,9 @@ use mica_device::tile::Tile;
 
 /// Elements worked on at a time: few enough to stay in the first cache of the host.
 const PIECE: u64 = 2048;
+
+/// Elements that a thread takes of a function of each.
+const SHARE: usize = 512;
 
 /// Calls `f(a, b)` with each of the first operand's elements from `first` on, the second's that it meets,
 /// and puts the results into `out`. `all` elements has the whole first operand.
@@ -232,17 +235,17 @@ pub fn vun(core: &mut Core<'_>, i: &Instr) -> Result<(), Fault> {
     }
     core.lrm.load(&from, a)?;
     c.resize(a.len(), 0.0);
-    let threads = core.threads;
+    let team = &core.team;
     match op {
         UnaryOp::Cvt => {}
-        UnaryOp::Neg => each(1, a, c, |v| -v),
-        UnaryOp::Square => each(1, a, c, |v| v * v),
-        UnaryOp::RoundBf16 => each(1, a, c, |v| bf16_to_f32(f32_to_bf16(v))),
-        UnaryOp::Exp => each(threads, a, c, functions::exp),
-        UnaryOp::Sigmoid => each(threads, a, c, functions::sigmoid),
-        UnaryOp::Silu => each(threads, a, c, functions::silu),
-        UnaryOp::Softplus => each(threads, a, c, functions::softplus),
-        UnaryOp::Rsqrt => each(threads, a, c, functions::rsqrt),
+        UnaryOp::Neg => each(a, c, |v| -v),
+        UnaryOp::Square => each(a, c, |v| v * v),
+        UnaryOp::RoundBf16 => each(a, c, |v| bf16_to_f32(f32_to_bf16(v))),
+        UnaryOp::Exp => shared(team, a, c, functions::exp),
+        UnaryOp::Sigmoid => shared(team, a, c, functions::sigmoid),
+        UnaryOp::Silu => shared(team, a, c, functions::silu),
+        UnaryOp::Softplus => shared(team, a, c, functions::softplus),
+        UnaryOp::Rsqrt => shared(team, a, c, functions::rsqrt),
     }
     if any_non_finite(c) {
         let overflow = |(v, a): &(&f32, &f32)| v.is_infinite() && a.is_finite();
@@ -253,12 +256,19 @@ pub fn vun(core: &mut Core<'_>, i: &Instr) -> Result<(), Fault> {
 }
 
 /// `f` of each element.
-fn each(threads: usize, a: &[f32], out: &mut [f32], f: impl Fn(f32) -> f32 + Sync) {
-    shares(threads, a, out, |a, out| {
-        for (o, a) in out.iter_mut().zip(a) {
-            *o = f(*a);
-        }
-    });
+fn each(a: &[f32], out: &mut [f32], f: impl Fn(f32) -> f32) {
+    for (o, a) in out.iter_mut().zip(a) {
+        *o = f(*a);
+    }
+}
+
+/// The same over all threads, for what costs more than passing it on.
+fn shared(team: &Team<'_>, a: &[f32], out: &mut [f32], f: fn(f32) -> f32) {
+    if team.threads() == 1 || a.len() < 2 * SHARE {
+        return each(a, out, f);
+    }
+    let jobs = a.chunks(SHARE).enumerate().map(|(n, a)| (Job::Map(f), n * SHARE, a.to_vec()));
+    team.run(jobs, |at, values| out[at..at + values.len()].copy_from_slice(&values));
 }
 
 /// Strided copy within local register memory.

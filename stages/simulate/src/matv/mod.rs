@@ -15,14 +15,6 @@ mod portable;
 pub use activation::{Activation, Block};
 
 use mica_device::layout::{LANES, MatrixLayout, TILE_ROWS};
-use rayon::prelude::*;
-
-/// Bytes of weights from which on products are split over threads.
-const PARALLEL_BYTES: u64 = 1 << 17;
-/// Pieces a thread that work is cut into, so that threads of unequal speed end together, and the fewest bytes
-/// of a piece.
-const PIECES: u64 = 8;
-const PIECE_BYTES: u64 = 1 << 16;
 
 /// Rows of a full tile, as a length.
 const ROWS: usize = TILE_ROWS as usize;
@@ -104,80 +96,65 @@ impl Isa {
     }
 }
 
-/// One product: `out[r] = Σ_k W[r, k] · x[k]`.
-#[derive(Debug)]
-pub struct Product<'a> {
-    /// W's shape and format.
-    pub matrix: MatrixLayout,
-    /// W's whole layout.
-    pub bytes: &'a [u8],
-    /// The vector, prepared for `matrix` and the implementation that runs.
-    pub x: &'a Activation,
-    /// The padded rows of the matrix.
-    pub out: &'a mut [f32],
-}
-
-/// One product, as [`products`].
-///
-/// # Panics
-/// As `products`.
-pub fn matv(isa: Isa, m: &MatrixLayout, bytes: &[u8], x: &Activation, out: &mut [f32], threads: usize) {
-    products(isa, vec![Product { matrix: *m, bytes, x, out }], threads);
-}
-
-/// Independent products, split over `threads` by whole tiles.
+/// `out[r] = Σ_k W[r, k] · x[k]`: `out` has the padded rows of the matrix, `bytes` its whole layout.
 ///
 /// A row whose block holds an infinite or NaN activation is NaN for integer weights; for F16
 /// weights it is what IEEE arithmetic gives. NaNs are not yet canonical.
 ///
 /// # Panics
-/// If `isa` is not available on this machine, if an `x` was prepared for another matrix or another
+/// If `isa` is not available on this machine, if `x` was prepared for another matrix or another
 /// `isa`, or if `bytes` or `out` is shorter than the matrix.
-pub fn products(isa: Isa, work: Vec<Product<'_>>, threads: usize) {
-    assert!(isa.runs_here(), "{isa:?} on this machine");
-    let total: u64 = work.iter().map(|p| p.matrix.bytes()).sum();
-    let split = threads > 1 && total >= PARALLEL_BYTES;
-    let piece_bytes = if split { (total / (PIECES * threads as u64)).max(PIECE_BYTES) } else { u64::MAX };
-    let mut pieces = Vec::with_capacity(work.len());
-    for Product { matrix, bytes, x, out } in work {
+pub fn matv(isa: Isa, m: &MatrixLayout, bytes: &[u8], x: &Activation, out: &mut [f32]) {
+    Piece { matrix: *m, bytes, first: 0 }.run(isa, x, out);
+}
+
+/// Some consecutive tiles of a matrix.
+#[derive(Clone, Copy, Debug)]
+pub struct Piece<'a> {
+    /// The whole matrix's shape and format.
+    pub matrix: MatrixLayout,
+    /// The whole matrix's bytes.
+    pub bytes: &'a [u8],
+    /// The first of the tiles.
+    pub first: usize,
+}
+
+impl<'a> Piece<'a> {
+    /// A matrix in pieces of about so many bytes: each with the padded rows before it and its own.
+    pub fn of(
+        matrix: MatrixLayout,
+        bytes: &'a [u8],
+        about: u64,
+    ) -> impl Iterator<Item = (Piece<'a>, usize, usize)> {
+        let tiles = (about / matrix.tile_bytes(0).max(1)).max(1) as usize;
+        let rows = matrix.rows.next_multiple_of(LANES) as usize;
+        (0..matrix.tiles() as usize).step_by(tiles).map(move |first| {
+            let start = first * ROWS;
+            (Piece { matrix, bytes, first }, start, rows.min(start + tiles * ROWS) - start)
+        })
+    }
+
+    /// Fills `out`, as many padded rows of the product as it is long.
+    ///
+    /// # Panics
+    /// As [`matv`].
+    pub fn run(&self, isa: Isa, x: &Activation, out: &mut [f32]) {
+        assert!(isa.runs_here(), "{isa:?} on this machine");
         if !x.usable() {
             out.fill(f32::NAN);
-            continue;
+            return;
         }
-        let tiles = (piece_bytes / matrix.tile_bytes(0).max(1)).clamp(1, matrix.tiles().max(1)) as usize;
-        for (n, out) in out.chunks_mut(tiles * ROWS).enumerate() {
-            pieces.push(Piece { matrix, bytes, x, first: n * tiles, out });
-        }
-    }
-    if split {
-        pieces.into_par_iter().for_each(|p| p.run(isa));
-    } else {
-        pieces.into_iter().for_each(|p| p.run(isa));
-    }
-}
-
-/// Some tiles of a product.
-struct Piece<'a> {
-    matrix: MatrixLayout,
-    bytes: &'a [u8],
-    x: &'a Activation,
-    first: usize,
-    out: &'a mut [f32],
-}
-
-impl Piece<'_> {
-    fn run(self, isa: Isa) {
-        let Piece { matrix: m, bytes, x, first, out } = self;
+        let m = &self.matrix;
         for (t, out) in out.chunks_mut(ROWS).enumerate() {
-            let view = TileView::new(&m, bytes, (first + t) as u64);
+            let view = TileView::new(m, self.bytes, (self.first + t) as u64);
             match isa {
-                Isa::Portable => portable::tile(&m, &view, x, out),
-                // SAFETY: `products` has checked that the machine has the features of `isa`.
+                Isa::Portable => portable::tile(m, &view, x, out),
+                // SAFETY: the machine has the features of `isa`, as was checked above.
                 #[cfg(target_arch = "x86_64")]
-                Isa::Avx2 => unsafe { avx2::tile(&m, &view, x, out) },
+                Isa::Avx2 => unsafe { avx2::tile(m, &view, x, out) },
                 // SAFETY: as above.
                 #[cfg(target_arch = "x86_64")]
-                Isa::Avx512 => unsafe { avx512::tile(&m, &view, x, out) },
+                Isa::Avx512 => unsafe { avx512::tile(m, &view, x, out) },
             }
         }
     }
