@@ -19,21 +19,13 @@ fn one_edited_layer_runs_what_depends_on_it() {
 fn a_changed_setting_runs_what_reads_it() {
     type Change = fn(&mut Workspace);
     let table: &[(&str, Change, &[&str])] = &[
-        (
-            "a threshold",
-            |w| w.set("gates.decode.layer_cosine", 0.9),
-            &["score:tiny.decode"],
-        ),
+        ("a threshold", |w| w.set("gates.decode.layer_cosine", 0.9), &["score:tiny.decode"]),
         (
             "the clock, which only timing reads",
             |w| w.set("device.sim.clock_mhz", 500),
             &["timing:tiny.kernel"],
         ),
-        (
-            "the bus, likewise",
-            |w| w.set("device.sim.bus_bytes", 16),
-            &["timing:tiny.kernel"],
-        ),
+        ("the bus, likewise", |w| w.set("device.sim.bus_bytes", 16), &["timing:tiny.kernel"]),
         (
             "tokens of the whole kernel",
             |w| w.set("model.tiny.whole_tokens", 3),

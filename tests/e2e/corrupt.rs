@@ -34,8 +34,13 @@ fn garbage(path: &Path) {
     fs::write(path, [0xa5; 4096]).expect("a file of the cache is overwritten");
 }
 
-const DAMAGES: [(&str, Damage); 5] =
-    [("flipped", flip), ("cut short", truncate), ("emptied", empty), ("removed", delete), ("overwritten", garbage)];
+const DAMAGES: [(&str, Damage); 5] = [
+    ("flipped", flip),
+    ("cut short", truncate),
+    ("emptied", empty),
+    ("removed", delete),
+    ("overwritten", garbage),
+];
 
 /// Damages every file below a folder of the cache.
 fn damage(workspace: &Workspace, folder: &str, by: Damage) -> usize {

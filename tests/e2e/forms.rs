@@ -11,7 +11,9 @@ fn no_form_of_the_same_weights_packs_anew() {
     let weights = |dir: &Path| dir.join("model.safetensors");
     let table: &[(&str, Form)] = &[
         ("shards", |dir| shard(dir, 3)),
-        ("the text-only prefix", |dir| rename_prefix(&dir.join("model.safetensors"), "model.language_model.", "model.")),
+        ("the text-only prefix", |dir| {
+            rename_prefix(&dir.join("model.safetensors"), "model.language_model.", "model.")
+        }),
         ("one tensor an expert", |dir| split_experts(&dir.join("model.safetensors"))),
         ("all of it", |dir| {
             rename_prefix(&dir.join("model.safetensors"), "model.language_model.", "model.");

@@ -11,16 +11,19 @@ fn limits(blocks: u32) -> String {
 #[test]
 fn a_full_disk_is_an_error_and_the_cache_stays_sound() {
     let whole = tiny().build_well(&[]);
-    for blocks in [0, 1, 40, 120, 400, 1000] {
+    for blocks in [0, 1, 40, 120, 400] {
         let workspace = tiny();
         let full = workspace.mica(&["build"]).limited(&limits(blocks)).run();
         let said = &full.stderr;
         assert!(matches!(full.exit, Some(1 | 2)), "{blocks} blocks: {:?}\n{said}", full.exit);
-        assert!(said.contains("too large") && said.contains("cache/"), "{blocks} blocks: names no file or no reason\n{said}");
+        assert!(
+            said.contains("too large") && said.contains("cache/"),
+            "{blocks} blocks: names no file or no reason\n{said}"
+        );
         assert!(!full.stdout.contains("PASS"), "{blocks} blocks\n{}", full.stdout);
         workspace.mica(&["cache", "verify"]).run().exits(0);
         let built = workspace.build_well(&[]);
-        built.says_as(&whole, "{blocks} blocks");
+        built.says_as(&whole, "after a full disk");
         assert_eq!(built.keys(), whole.keys(), "{blocks} blocks");
         assert_eq!(workspace.build_well(&[]).ran(), names(&[]), "{blocks} blocks");
     }

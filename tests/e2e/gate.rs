@@ -51,7 +51,10 @@ fn a_failed_action_stops_the_build_unless_told_to_go_on() {
     let on = workspace.build(&["-k"]).exits(1);
     assert_eq!(on.with(Status::Failed), ["quantize:tiny.layer5".to_owned()].into());
     let skipped = on.with(Status::Skipped);
-    assert!(skipped.contains("simulate:tiny.layer5.free.block0") && !skipped.contains("simulate:tiny.layer4.free.block0"));
+    assert!(
+        skipped.contains("simulate:tiny.layer5.free.block0")
+            && !skipped.contains("simulate:tiny.layer4.free.block0")
+    );
     assert!(skipped.iter().all(|target| target.contains(":tiny.")), "{skipped:?}");
     let gates = on.gates("score:tiny-w4a16.decode");
     assert!(!gates.is_empty() && gates.values().all(|pass| *pass == Some(true)), "{gates:?}");

@@ -8,7 +8,11 @@ fn predicts(what: &str, workspace: &Workspace, words: &[&str]) -> (Run, Run) {
     let dry = workspace.build_well(&[&["-n"], words].concat());
     let again = workspace.build_well(&[&["-n"], words].concat());
     let (would, might) = (dry.with(Status::WouldRun), dry.with(Status::MightRun));
-    assert_eq!((&again.with(Status::WouldRun), &again.with(Status::MightRun)), (&would, &might), "{what}: a dry run is dry");
+    assert_eq!(
+        (&again.with(Status::WouldRun), &again.with(Status::MightRun)),
+        (&would, &might),
+        "{what}: a dry run is dry"
+    );
     assert!(dry.with(Status::Ran).is_empty(), "{what}");
     let listed = |word: &str| dry.stdout.lines().filter(|line| line.starts_with(word)).count();
     assert_eq!((listed("run "), listed("maybe ")), (would.len(), might.len()), "{what}\n{}", dry.stdout);

@@ -31,7 +31,8 @@ impl Workspace {
     /// If the folder cannot be filled.
     pub fn shipped(binary: &str) -> Workspace {
         let dir = tempfile::tempdir().expect("a temporary folder");
-        let text = fs::read_to_string(shipped_workspace().join("workspace.toml")).expect("the default workspace");
+        let text =
+            fs::read_to_string(shipped_workspace().join("workspace.toml")).expect("the default workspace");
         let config = text.parse().unwrap_or_else(|e| panic!("workspace.toml: {e}"));
         let deliveries = dir.path().join("tests/delivery");
         fs::create_dir_all(&deliveries).expect("a folder for the deliveries");

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 const MODEL: &str = "qwen3_5_35b_a3b";
 /// The layers whose tensors an independent generator made, at the published dimensions.
-const PRODUCTION: &str = include_str!("../../../models/tests/production/production.json");
+const PRODUCTION: &str = include_str!("../../../tests/delivery/production/production.json");
 
 fn form(quantized: bool, packed: bool) -> Form {
     Form { seed: 10, quantized, packed, distinct: None }

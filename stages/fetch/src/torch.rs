@@ -38,21 +38,12 @@ pub(crate) fn read(
         });
     }
     let damaged = |fault| FetchError::Archive { path: path.to_owned(), fault };
-    let archive = Archive::open(bytes).map_err(damaged)?;
-    let (record, pickled) = archive.pickle();
-    let refused =
-        |(byte, fault)| FetchError::Pickle { path: path.to_owned(), record: record.clone(), byte, fault };
-    let pickled = pickle::read(pickled).map_err(refused)?;
-    let storages = archive.storages(&pickled).map_err(damaged)?;
-    let entry = |&(name, tensor): &(&str, Tensor<'_>)| {
-        let entry = entry(path, file, name, &tensor, &pickled, &storages)?;
-        Ok((name.to_owned(), entry))
-    };
-    pickled.tensors.iter().map(entry).collect()
+    let archive = Archive::open(bytes);
+    archive.map_err(|fault| FetchError::Archive { path: path.to_owned(), fault })?.tensors(path, file)
 }
 
 /// The records of a torch archive, all in one folder.
-struct Archive<'a> {
+pub(crate) struct Archive<'a> {
     bytes: &'a [u8],
     folder: &'a str,
     /// Of `FOLDER/data/`, by the names there.
@@ -98,6 +89,28 @@ impl<'a> Archive<'a> {
     fn pickle(&self) -> (String, &'a [u8]) {
         // `open` found the folder by this record.
         (format!("{}/data.pkl", self.folder), self.record("data.pkl").unwrap_or_default())
+    }
+
+    /// A pickle and storages of these keys, as if they came from a file; all in the same bytes.
+    #[cfg(any(test, feature = "testing"))]
+    pub fn assumed(pickle: &'a [u8], keys: &[&'a str], size: u64) -> Self {
+        let end = pickle.len() as u64;
+        let storages = keys.iter().map(|&key| (key, end..end + size)).collect();
+        Archive { bytes: pickle, folder: "m", storages, records: BTreeMap::from([("data.pkl", 0..end)]) }
+    }
+
+    /// The tensors of the pickle, each in its storage.
+    pub fn tensors(&self, path: &Path, file: u32) -> Result<BTreeMap<String, TensorEntry>, FetchError> {
+        let (record, pickle) = self.pickle();
+        let refused = |(byte, fault)| FetchError::Pickle { path: path.to_owned(), record, byte, fault };
+        let pickled = pickle::read(pickle).map_err(refused)?;
+        let storages = self.storages(&pickled);
+        let storages = storages.map_err(|fault| FetchError::Archive { path: path.to_owned(), fault })?;
+        let entry = |&(name, tensor): &(&str, Tensor<'_>)| {
+            let entry = entry(path, file, name, &tensor, &pickled, &storages)?;
+            Ok((name.to_owned(), entry))
+        };
+        pickled.tensors.iter().map(entry).collect()
     }
 
     /// Where each storage that tensors are in begins, by its key. Every one is there, has the length that

@@ -1,4 +1,4 @@
-//! How fast the simulator runs: matrix kernels by format and implementation, and a synthetic decode
+//! How fast the simulator runs: matrix kernels by format and implementation on one thread, and a synthetic decode
 //! step of about the tiny model's size. `cargo bench -p mica-simulate`.
 
 use mica_device::asm;
@@ -30,7 +30,7 @@ fn pattern(bytes: u64) -> Vec<u8> {
 }
 
 fn kernels() {
-    println!("{:<24}{:>8}{:>12}{:>12}", "matrix", "threads", "GB/s", "G MAC/s");
+    println!("{:<24}{:>12}{:>12}", "matrix, one thread", "GB/s", "G MAC/s");
     let cols = 2048;
     let x: Vec<u16> = (0..cols).map(|k| 0x3000 + (k * 7 % 2048) as u16).collect();
     for (name, weight) in [("i4", WeightFormat::I4), ("i8", WeightFormat::I8), ("f16", WeightFormat::F16)] {
@@ -44,18 +44,16 @@ fn kernels() {
             let m = MatrixLayout { rows, cols, format };
             let bytes = pattern(m.bytes());
             for isa in Isa::available() {
-                for threads in [1, 2] {
-                    let mut a = Activation::default();
-                    let mut out = vec![0.0; rows.next_multiple_of(LANES) as usize];
-                    let time = best(Duration::from_millis(300), || {
-                        a.prepare(isa, &m, x.iter().copied());
-                        matv(isa, &m, &bytes, &a, &mut out, threads);
-                        black_box(&mut out);
-                    });
-                    let name = format!("{name} {place} {isa:?}");
-                    let (bytes, macs) = (m.bytes() as f64, (rows * cols) as f64);
-                    println!("{name:<24}{threads:>8}{:>12.2}{:>12.2}", bytes / time / 1e9, macs / time / 1e9);
-                }
+                let mut a = Activation::default();
+                let mut out = vec![0.0; rows.next_multiple_of(LANES) as usize];
+                let time = best(Duration::from_millis(300), || {
+                    a.prepare(isa, &m, x.iter().copied());
+                    matv(isa, &m, &bytes, &a, &mut out);
+                    black_box(&mut out);
+                });
+                let name = format!("{name} {place} {isa:?}");
+                let (bytes, macs) = (m.bytes() as f64, (rows * cols) as f64);
+                println!("{name:<24}{:>12.2}{:>12.2}", bytes / time / 1e9, macs / time / 1e9);
             }
         }
     }

@@ -4,7 +4,7 @@
 use mica_device::format::Format;
 use mica_device::layout::{LANES, MatrixFormat, MatrixLayout, Scaling, WeightFormat};
 use mica_simulate::convert::{f16_to_f32, f32_to_f16};
-use mica_simulate::matv::{Activation, Isa, matv};
+use mica_simulate::matv::{Activation, Isa, Piece, matv};
 use proptest::prelude::*;
 
 /// A matrix before it is packed; F16 weights are bits in `q`.
@@ -120,11 +120,16 @@ fn check(p: &Plain, x: &[u16]) {
     let bytes = p.pack();
     let expected: Vec<f32> = (0..p.layout.rows as usize).map(|r| p.row(r, x)).collect();
     for isa in Isa::available() {
-        for threads in [1, 3] {
-            let mut activation = Activation::default();
-            activation.prepare(isa, &p.layout, x.iter().copied());
-            let mut out = vec![f32::NAN; p.layout.rows.next_multiple_of(LANES) as usize];
-            matv(isa, &p.layout, &bytes, &activation, &mut out, threads);
+        let mut activation = Activation::default();
+        activation.prepare(isa, &p.layout, x.iter().copied());
+        let mut whole = vec![f32::NAN; p.layout.rows.next_multiple_of(LANES) as usize];
+        matv(isa, &p.layout, &bytes, &activation, &mut whole);
+        // a tile at a time, as threads would take it
+        let mut pieces = vec![f32::NAN; whole.len()];
+        for (piece, first, rows) in Piece::of(p.layout, &bytes, 1) {
+            piece.run(isa, &activation, &mut pieces[first..first + rows]);
+        }
+        for out in [whole, pieces] {
             for (row, (got, expected)) in out.iter().zip(&expected).enumerate() {
                 let same = got.to_bits() == expected.to_bits() || (got.is_nan() && expected.is_nan());
                 assert!(same, "{isa:?}, row {row}: {got:e}, expected {expected:e}");
@@ -301,6 +306,6 @@ fn broken_rules_are_noticed() {
     let mut a = Activation::default();
     a.prepare(Isa::Portable, &l, x.iter().copied());
     let mut out = vec![0.0; 16];
-    matv(Isa::Portable, &l, &bytes, &a, &mut out, 1);
+    matv(Isa::Portable, &l, &bytes, &a, &mut out);
     assert_ne!(out[0].to_bits(), p.row(0, &x).to_bits());
 }

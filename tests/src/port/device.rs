@@ -19,7 +19,12 @@ pub fn free(source: &Source, ported: &Ported, ids: &[i64]) -> Result<Computed, S
 ///
 /// # Errors
 /// A trap of the device.
-pub fn forced(source: &Source, ported: &Ported, ids: &[i64], experts: &[Vec<i64>]) -> Result<Computed, SimError> {
+pub fn forced(
+    source: &Source,
+    ported: &Ported,
+    ids: &[i64],
+    experts: &[Vec<i64>],
+) -> Result<Computed, SimError> {
     parts(source, ported, ids, Some(experts))
 }
 

@@ -1,7 +1,9 @@
 //! The gates on a run, with the captures of the published implementation as the judge.
 
 use super::{Computed, Source};
-use mica_score::decode::{CaptureChain, CaptureLabel, Counters, DecodeInputs, DecodeReport, Precision, Stack};
+use mica_score::decode::{
+    CaptureChain, CaptureLabel, Counters, DecodeInputs, DecodeReport, Precision, Stack,
+};
 use mica_score::metrics::Equality;
 use mica_score::{Thresholds, score_decode};
 

@@ -38,10 +38,13 @@ impl Source {
         let workspace = Workspace::load(dir, None).unwrap_or_else(|e| panic!("{e}"));
         let model = &workspace.config.model[model];
         let declared = &workspace.config.delivery[&model.delivery];
-        let delivery = OpenDelivery::open(&workspace, &model.delivery, declared).unwrap_or_else(|e| panic!("{e}"));
-        let machine = workspace.config.device[&model.device].machine(&model.device).unwrap_or_else(|e| panic!("{e}"));
+        let delivery =
+            OpenDelivery::open(&workspace, &model.delivery, declared).unwrap_or_else(|e| panic!("{e}"));
+        let machine =
+            workspace.config.device[&model.device].machine(&model.device).unwrap_or_else(|e| panic!("{e}"));
         Source {
-            stack: mica_models::describe(&model.description, &delivery.config.text).unwrap_or_else(|e| panic!("{e}")),
+            stack: mica_models::describe(&model.description, &delivery.config.text)
+                .unwrap_or_else(|e| panic!("{e}")),
             capacity: model.capacity,
             captures: declared.captures.clone().expect("a model with captures"),
             recipe: workspace.config.recipe[&model.recipe].clone(),
@@ -85,8 +88,13 @@ impl Ported {
             let mut held = Held { source, bytes: HashMap::new() };
             let packed = mica_pack::pack(&resolved, &mut held).unwrap_or_else(|e| panic!("{e}"));
             let (plan, constants) = quantized(&packed, &source.recipe, &held);
-            let object =
-                mica_compile::compile(&packed.kind, &function, &plan, &source.machine.product, &options(source, &function));
+            let object = mica_compile::compile(
+                &packed.kind,
+                &function,
+                &plan,
+                &source.machine.product,
+                &options(source, &function),
+            );
             let object = object.unwrap_or_else(|e| panic!("{e}"));
             Part { place, function, plan, constants, object }
         };
@@ -107,7 +115,8 @@ fn unrounded(function: &Function) -> Function {
 
 /// Everything that a part computes leaves the device, but what only the reference has an edge for.
 fn options(source: &Source, function: &Function) -> Options {
-    let exports = function.results.iter().map(|(name, _)| name.clone()).filter(|name| name != "router_logits");
+    let exports =
+        function.results.iter().map(|(name, _)| name.clone()).filter(|name| name != "router_logits");
     Options { frac: source.machine.frac, capacity: source.capacity, exports: exports.collect() }
 }
 

@@ -73,10 +73,13 @@ struct Cache {
 impl Memory {
     fn of(part: &Part) -> Memory {
         let mut memory = Memory { states: BTreeMap::new(), caches: BTreeMap::new() };
-        for param in part.function.params.iter().filter(|p| p.kind == ParamKind::Tensor && p.name != "hidden") {
+        for param in part.function.params.iter().filter(|p| p.kind == ParamKind::Tensor && p.name != "hidden")
+        {
             let dim = |axis: usize| param.ty.shape[axis].known().expect("a known dimension") as usize;
             if param.name.ends_with("_cache") {
-                memory.caches.insert(param.name.clone(), Cache { heads: dim(0), dim: dim(2), rows: Vec::new() });
+                memory
+                    .caches
+                    .insert(param.name.clone(), Cache { heads: dim(0), dim: dim(2), rows: Vec::new() });
             } else if part.function.results.iter().any(|(name, _)| *name == param.name) {
                 let shape: Vec<usize> = (0..param.ty.shape.len()).map(dim).collect();
                 memory.states.insert(param.name.clone(), Tensor::zeros(&shape));

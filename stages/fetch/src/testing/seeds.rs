@@ -25,7 +25,7 @@ pub(super) fn torch() -> Vec<Vec<u8>> {
 
 pub(super) fn pickle() -> Vec<Vec<u8>> {
     // A state_dict: an OrderedDict with its version numbers as an attribute.
-    let plain = dictionary(&tensors());
+    let plain = dictionary(&["a", "b", "c", "d"].map(|name| NewTensor::f32(name, &[2, 3], &[0.5; 6])));
     let body = &plain[b"\x80\x02}q\x00".len()..plain.len() - 1];
     let ordered = [
         b"\x80\x02ccollections\nOrderedDict\n)R",

@@ -8,11 +8,11 @@
 mod model;
 mod probe;
 
-use mica_device::layout::{LANES, MatrixLayout};
+use mica_device::layout::{MatrixLayout, TILE_ROWS};
 use mica_device::object::Direction;
 use mica_device::product::Rates;
 use mica_device::segment::Storage;
-use mica_simulate::matv::{Activation, Isa, matv};
+use mica_simulate::matv::{Activation, Isa, Piece};
 use mica_simulate::timing::{Inputs, cycles};
 use mica_simulate::{Counters, Edges, Machine, Options, Program};
 use model::{Model, Words};
@@ -25,6 +25,8 @@ const VOCABULARY: u64 = 32_768;
 /// Tokens before the clock runs, and those that it measures.
 const WARM: u64 = 2;
 const TOKENS: u64 = 12;
+/// Bytes of a matrix that a thread takes at a time.
+const PIECE: u64 = 1 << 18;
 
 fn main() {
     // under `cargo test` a bench only has to build
@@ -115,16 +117,15 @@ fn decode(model: &Model, probe: &probe::Probe) -> (f64, f64) {
     medians(samples)
 }
 
-/// The same for the matrix kernels alone: every matrix of every distinct layer, and eight experts of each.
+/// The same for the matrix kernels alone: every matrix of every distinct layer, and eight experts of each,
+/// every thread its share of the tiles.
 fn matrices(model: &Model, probe: &probe::Probe) -> (f64, f64) {
     let isa = Isa::best();
     let mut words = Words(2);
-    let mut activation = Activation::default();
-    let mut out = vec![0.0; 1 << 16];
     let mut samples = Vec::new();
     for _ in 0..TOKENS {
-        let before = probe.run();
-        let (mut bytes, start) = (0, Instant::now());
+        let mut vectors = Vec::new();
+        let mut pieces = Vec::new();
         for (plan, constants) in model.distinct() {
             for e in &plan.entries {
                 let (format, first, count) = match (e.storage, e.shape.as_slice()) {
@@ -134,17 +135,32 @@ fn matrices(model: &Model, probe: &probe::Probe) -> (f64, f64) {
                 };
                 let [.., rows, cols] = e.shape[..] else { continue };
                 let m = MatrixLayout { rows, cols, format };
-                let x = (0..cols).map(|k| 0x3000 + (k * 7 % 2048) as u16);
-                activation.prepare(isa, &m, x);
+                let mut x = Activation::default();
+                x.prepare(isa, &m, (0..cols).map(|k| 0x3000 + (k * 7 % 2048) as u16));
+                vectors.push(x);
                 for n in first..first + count {
                     let at = (e.offset + n * m.bytes()) as usize;
                     let matrix = &constants[at..at + m.bytes() as usize];
-                    let out = &mut out[..rows.next_multiple_of(LANES) as usize];
-                    matv(isa, &m, matrix, &activation, out, THREADS);
-                    bytes += m.bytes();
+                    let of = Piece::of(m, matrix, PIECE);
+                    pieces.extend(of.map(|(piece, _, rows)| (piece, rows, vectors.len() - 1)));
                 }
             }
         }
+        let bytes = pieces.iter().map(|(p, rows, _)| (*rows as u64).div_ceil(TILE_ROWS) * p.matrix.tile_bytes(0)).sum::<u64>();
+        let before = probe.run();
+        let start = Instant::now();
+        std::thread::scope(|s| {
+            for share in pieces.chunks(pieces.len().div_ceil(THREADS)) {
+                let vectors = &vectors;
+                s.spawn(move || {
+                    let mut out = vec![0.0; 1 << 16];
+                    for (piece, rows, x) in share {
+                        piece.run(isa, &vectors[*x], &mut out[..*rows]);
+                    }
+                    std::hint::black_box(out);
+                });
+            }
+        });
         let rate = bytes as f64 / start.elapsed().as_secs_f64() / 1e9;
         samples.push((rate, rate / f64::midpoint(before, probe.run())));
     }

@@ -35,6 +35,12 @@ fn load(vectors: &[[[u8; 32]; 2]], n: usize) -> [__m256i; 2] {
     unsafe { [_mm256_loadu_si256(a.as_ptr().cast()), _mm256_loadu_si256(b.as_ptr().cast())] }
 }
 
+/// Each of two dwords in all lanes. No closure: it would stay a call, which has no vectors to return.
+#[target_feature(enable = "avx2")]
+fn both(d: [i32; 2]) -> [__m256i; 2] {
+    [_mm256_set1_epi32(d[0]), _mm256_set1_epi32(d[1])]
+}
+
 fn halves_of<'t>(t: &TileView<'t>) -> &'t [[[u8; 32]; 2]] {
     t.vectors.as_chunks::<32>().0.as_chunks::<2>().0
 }
@@ -49,7 +55,7 @@ fn integer<const NIBBLES: bool>(t: &TileView<'_>, s: &Scaling, x: &Activation, s
         if NIBBLES {
             let pairs = x.pairs.as_chunks::<2>().0;
             for (step, pairs) in b.steps(8).zip(&pairs[b.steps(8)]) {
-                let [near, far] = pairs.map(|p| p.map(|p| _mm256_set1_epi32(p)));
+                let [near, far] = [both(pairs[0]), both(pairs[1])];
                 let v = load(vectors, step * subs + sub);
                 for i in 0..2 {
                     // a 16-bit lane holds, from its low end, columns 0 4 1 5 (or 2 6 3 7): bring
@@ -65,7 +71,7 @@ fn integer<const NIBBLES: bool>(t: &TileView<'_>, s: &Scaling, x: &Activation, s
             }
         } else {
             for (step, pairs) in b.steps(4).zip(&x.pairs[b.steps(4)]) {
-                let a = pairs.map(|p| _mm256_set1_epi32(p));
+                let a = both(*pairs);
                 let v = load(vectors, step * subs + sub);
                 for i in 0..2 {
                     let c0 = _mm256_srai_epi16::<8>(_mm256_slli_epi16::<8>(v[i]));
@@ -128,7 +134,7 @@ fn halves(t: &TileView<'_>, x: &Activation, sub: usize) -> [__m256; 2] {
     for b in &x.blocks {
         let mut sum = [_mm256_setzero_ps(); 2];
         for (step, x) in b.steps(2).zip(&values[b.steps(2)]) {
-            let x = x.map(|x| _mm256_set1_ps(x));
+            let x = [_mm256_set1_ps(x[0]), _mm256_set1_ps(x[1])];
             let v = load(vectors, step * subs + sub);
             for i in 0..2 {
                 let odd = low_halves(_mm256_srli_epi32::<16>(v[i]));

@@ -9,7 +9,7 @@ use mica_device::layout::{LANES, MatrixLayout, Scaling, WeightFormat};
 use std::arch::x86_64::*;
 
 /// How far ahead of the loads to prefetch, in bytes.
-const AHEAD: usize = 4096;
+const AHEAD: usize = 16384;
 
 /// All rows of a tile.
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
@@ -42,11 +42,17 @@ fn load<const S: usize>(vectors: &[[[u8; 64]; S]], step: usize) -> [__m512i; S] 
     let step = &vectors[step];
     let mut v = [_mm512_setzero_si512(); S];
     for (v, bytes) in v.iter_mut().zip(step) {
-        _mm_prefetch::<_MM_HINT_T0>(bytes.as_ptr().wrapping_add(AHEAD).cast());
+        _mm_prefetch::<_MM_HINT_T1>(bytes.as_ptr().wrapping_add(AHEAD).cast());
         // SAFETY: `bytes` is 64 bytes long, the width of the load.
         *v = unsafe { _mm512_loadu_si512(bytes.as_ptr().cast()) };
     }
     v
+}
+
+/// Each of two dwords in all lanes. No closure: it would stay a call, which has no vectors to return.
+#[target_feature(enable = "avx512f")]
+fn both(d: [i32; 2]) -> [__m512i; 2] {
+    [_mm512_set1_epi32(d[0]), _mm512_set1_epi32(d[1])]
 }
 
 fn steps<'t, const S: usize>(t: &TileView<'t>) -> &'t [[[u8; 64]; S]] {
@@ -67,7 +73,7 @@ fn integer<const S: usize, const NIBBLES: bool>(
             let (flip, mask) = (_mm512_set1_epi8(0x88u8 as i8), _mm512_set1_epi8(0x0f));
             let digits = x.digits.as_chunks::<2>().0;
             for (step, digits) in b.steps(8).zip(&digits[b.steps(8)]) {
-                let [first, second] = digits.map(|d| d.map(|d| _mm512_set1_epi32(d)));
+                let [first, second] = [both(digits[0]), both(digits[1])];
                 let v = load::<S>(vectors, step);
                 for i in 0..S {
                     // two's complement plus 8 is the nibble with its sign bit flipped: (v ^ flip) & mask
@@ -83,7 +89,7 @@ fn integer<const S: usize, const NIBBLES: bool>(
         } else {
             let flip = _mm512_set1_epi8(0x80u8 as i8);
             for (step, digits) in b.steps(4).zip(&x.digits[b.steps(4)]) {
-                let d = digits.map(|d| _mm512_set1_epi32(d));
+                let d = both(*digits);
                 let v = load::<S>(vectors, step);
                 for i in 0..S {
                     let byte = _mm512_xor_si512(v[i], flip);
@@ -143,7 +149,7 @@ fn halves<const S: usize>(t: &TileView<'_>, x: &Activation) -> [__m512; S] {
     for b in &x.blocks {
         let mut sum = [_mm512_setzero_ps(); S];
         for (step, x) in b.steps(2).zip(&values[b.steps(2)]) {
-            let x = x.map(|x| _mm512_set1_ps(x));
+            let x = [_mm512_set1_ps(x[0]), _mm512_set1_ps(x[1])];
             let v = load::<S>(vectors, step);
             for i in 0..S {
                 let even = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(v[i]));
