@@ -75,6 +75,7 @@ fn main() {
 }
 
 /// Runs `mica build` on the default target.
+#[expect(clippy::zombie_processes, reason = "`wait` waits for it, and is told what it took")]
 fn build(workspace: &Workspace) -> Taken {
     let mut command = Command::new(MICA);
     command.arg("-C").arg(workspace.dir()).arg("--cache").arg(workspace.cache()).arg("build");

@@ -2,6 +2,7 @@
 
 use clap::Parser;
 use mica::cli::Cli;
+use mica::progress::say;
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
@@ -18,7 +19,7 @@ fn main() -> ExitCode {
         Ok(code) => ExitCode::from(code),
         Err(e) => {
             let code = e.exit();
-            eprintln!("{:?}", miette::Report::new(e));
+            say(&format!("{:?}", miette::Report::new(e)));
             ExitCode::from(code)
         }
     }

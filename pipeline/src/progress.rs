@@ -3,7 +3,7 @@
 //! It draws on standard error and only where that is a terminal, so it never blocks or dirties a pipe.
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
@@ -66,9 +66,16 @@ impl Progress {
     /// Prints a line on standard error without tearing the bar.
     pub fn line(&self, text: &str) {
         if self.bar.is_hidden() {
-            eprintln!("{text}");
+            say(text);
         } else {
             self.bar.println(text);
         }
+    }
+}
+
+/// Says a line on standard error; a reader that has gone away is no error.
+pub fn say(line: &str) {
+    if !line.is_empty() {
+        let _ = writeln!(std::io::stderr().lock(), "{line}");
     }
 }

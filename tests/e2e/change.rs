@@ -116,5 +116,5 @@ fn everything_runs_when_forced() {
     let forced = workspace.build_well(&["-B"]);
     assert_eq!(forced.ran(), first.ran());
     assert_eq!(forced.keys(), first.keys());
-    forced.says_as(&first, "");
+    forced.says_as(&first, "the report");
 }

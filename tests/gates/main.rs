@@ -14,6 +14,9 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::OnceLock;
 
+/// What is done to a tensor's bytes.
+type Edit<'a> = &'a dyn Fn(&mut [u8]);
+
 const TOKENS: usize = 20;
 const MODEL: &str = "tiny-w4a16";
 
@@ -97,7 +100,7 @@ fn weights_that_are_not_the_captured_ones_fail() {
         doubled(&mut bytes[taken * each..][..2]);
     };
     let one_weight = |bytes: &mut [u8]| bytes[5] = bytes[5].wrapping_add(64);
-    let table: [(&str, String, &dyn Fn(&mut [u8])); 4] = [
+    let table: [(&str, String, Edit<'_>); 4] = [
         ("one expert's scales doubled", of(0, "mlp.experts.down_proj.w_scale"), &expert),
         ("one expert's scales doubled, inside", of(0, "mlp.experts.gate_up_proj.w_scale"), &expert),
         ("one scale of one row doubled", of(0, "mlp.experts.down_proj.w_scale"), &one_scale),
@@ -156,7 +159,7 @@ fn a_corrupted_capture_fails() {
     let negated = |bytes: &mut [u8]| bytes[8 * 300 + 7] ^= 0x80;
     let nan = |bytes: &mut [u8]| bytes[8 * 300..][..8].copy_from_slice(&f64::NAN.to_le_bytes());
     let another = |bytes: &mut [u8]| bytes[0] ^= 1;
-    let table: [(&str, &dyn Fn(&mut [u8])); 7] = [
+    let table: [(&str, Edit<'_>); 7] = [
         ("model.embed_tokens:float_output", &negated),
         ("model.layers.0:float_output", &negated),
         ("model.layers.5:float_output", &negated),
@@ -174,7 +177,7 @@ fn a_corrupted_capture_fails() {
 }
 
 /// The delivery with one tensor of one file edited; the folder lives as long as the first of the two.
-fn edited(file: &str, tensor: &str, edit: &dyn Fn(&mut [u8])) -> (Workspace, Source) {
+fn edited(file: &str, tensor: &str, edit: Edit<'_>) -> (Workspace, Source) {
     let workspace = Workspace::shipped(env!("CARGO_BIN_EXE_mica-under-test"));
     let path: &Path = &workspace.own(MODEL).join(file);
     edit_tensor(path, tensor, edit);

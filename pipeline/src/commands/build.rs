@@ -4,6 +4,7 @@ use super::{FAILED, WELL, out, report, summary};
 use crate::cli::Build;
 use crate::error::{CliError, NodeError};
 use crate::events::{Event, SCHEMA, Sink, Status};
+use crate::progress::say;
 use crate::queries::{self, BuildDb, Retry};
 use crate::session::{Session, environment};
 use crate::workspace::Workspace;
@@ -32,7 +33,7 @@ pub fn run(workspace: &Workspace, cache: Option<&Path>, b: &Build) -> Result<u8,
     }
     let mut session = Session::open(workspace, env)?;
     for w in &session.warnings {
-        eprintln!("warning: {w}");
+        say(&format!("warning: {w}"));
     }
     let asked = if b.targets.is_empty() { vec![workspace.config.default.clone()] } else { b.targets.clone() };
     let goals = targets::select(&asked, &workspace.config.targets, &session.graph.names)?;
@@ -46,22 +47,24 @@ pub fn run(workspace: &Workspace, cache: Option<&Path>, b: &Build) -> Result<u8,
         dry_run: b.dry_run,
     });
     env.progress.start(wanted.len() as u64);
-    let mut errors = Vec::new();
+    let (mut errors, mut reports) = (Vec::new(), Vec::new());
     for round in 0..ROUNDS {
         errors = settle(&session, &wanted, jobs, b.keep_going);
+        if !b.dry_run {
+            reports = report::collect(&session, &goals, &errors);
+        }
         let lost = errors.iter().flatten().any(|e| matches!(e, NodeError::Lost { .. }));
-        if !lost || round + 1 == ROUNDS {
+        if !(lost || report::any_lost(&reports)) || round + 1 == ROUNDS {
             break;
         }
         Retry::get(&session.db).set_round(&mut session.db).to(round + 1);
     }
-    let env = session.env();
-    env.progress.clear();
-    let reports = if b.dry_run { Vec::new() } else { report::collect(&session, &goals, &errors) };
+    session.env().progress.clear();
     // an error of the memo costs a second reading at the next build, nothing else
+    let env = session.env();
     let saved = env.cache.flush().and_then(|()| env.stamps.save());
     if let Err(e) = saved {
-        eprintln!("warning: {e}");
+        say(&format!("warning: {e}"));
     }
     tell_errors(&session, &wanted, &errors);
     if b.dry_run {
@@ -71,7 +74,7 @@ pub fn run(workspace: &Workspace, cache: Option<&Path>, b: &Build) -> Result<u8,
     } else {
         // what was measured is data and the same in every run; what was reused is talk
         out(&report::text(&reports));
-        eprint!("{}", summary::table(&session, &reports));
+        say(summary::table(&session, &reports).trim_end());
     }
     let gates = report::gates(&session, &reports);
     let counts = counts(&session);
@@ -82,7 +85,7 @@ pub fn run(workspace: &Workspace, cache: Option<&Path>, b: &Build) -> Result<u8,
     let exit = if failed || (!b.dry_run && gates[1] + gates[2] > 0) { FAILED } else { WELL };
     env.sink.send(&Event::End { counts: counts.clone(), gates, exit });
     env.sink.finish()?;
-    eprintln!("{}", totals(&counts, b.dry_run, start.elapsed().as_secs_f64()));
+    say(&totals(&counts, b.dry_run, start.elapsed().as_secs_f64()));
     Ok(exit)
 }
 
@@ -150,7 +153,7 @@ fn tell_errors(session: &Session, wanted: &[usize], errors: &[Option<NodeError>]
         }
     }
     if waiting > 0 {
-        eprintln!("{waiting} more were not built");
+        say(&format!("{waiting} more were not built"));
     }
 }
 
@@ -182,7 +185,7 @@ pub fn why(workspace: &Workspace, cache: Option<&Path>, selectors: &[String]) ->
     let env = session.env();
     // what had to be read to know is known from now on
     if let Err(e) = env.stamps.save() {
-        eprintln!("warning: {e}");
+        say(&format!("warning: {e}"));
     }
     let mut text = String::new();
     for &i in &goals {

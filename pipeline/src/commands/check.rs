@@ -11,6 +11,7 @@ use crate::check::run::{Check, Expected, Run};
 use crate::check::subject::{self, Places, Subject};
 use crate::check::twin::{Device, SimTwin, verified};
 use crate::error::CliError;
+use crate::progress::say;
 use mica_models::dims::{Pin, closed, pinned};
 use mica_models::eval::{Scoped, Weights};
 use mica_models::hir::Dims;
@@ -193,6 +194,6 @@ fn verify(part: &PartWeights<'_>) -> Result<(), Refused> {
     };
     let start = Instant::now();
     let bytes = index.verify(&part.resolved.read)?;
-    eprintln!("{bytes} bytes of weights have their digests ({:.1} s)", start.elapsed().as_secs_f64());
+    say(&format!("{bytes} bytes of weights have their digests ({:.1} s)", start.elapsed().as_secs_f64()));
     Ok(())
 }

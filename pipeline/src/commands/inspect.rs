@@ -3,6 +3,7 @@
 use super::{FAILED, WELL, out};
 use crate::error::CliError;
 use crate::graph::Job;
+use crate::progress::say;
 use crate::queries;
 use crate::session::Session;
 use crate::targets;
@@ -53,7 +54,7 @@ pub fn invalidate(w: &Workspace, s: &Session, selectors: &[String]) -> Result<u8
         }
     }
     env.cache.flush()?;
-    eprintln!("{forgotten} results forgotten");
+    say(&format!("{forgotten} results forgotten"));
     Ok(WELL)
 }
 
@@ -118,7 +119,7 @@ pub fn disasm(w: &Workspace, s: &Session, target: &str) -> Result<u8, CliError> 
     if printed {
         return Ok(WELL);
     }
-    eprintln!("error: {target} holds no program; link:MODEL.kernel and compile:MODEL.KIND do");
+    say(&format!("error: {target} holds no program; link:MODEL.kernel and compile:MODEL.KIND do"));
     Ok(FAILED)
 }
 

@@ -6,6 +6,7 @@ use super::{FAILED, WELL, build, out};
 use crate::error::CliError;
 use crate::events::Status;
 use crate::graph::Job;
+use crate::progress::say;
 use crate::session::{Session, environment};
 use crate::targets;
 use crate::workspace::Workspace;
@@ -77,7 +78,7 @@ pub fn status(workspace: &Workspace, cache: Option<&Path>, selectors: &[String])
     let errors = build::settle(&session, &wanted, 1, true);
     // what had to be read to know is known from now on
     if let Err(e) = session.env().stamps.save() {
-        eprintln!("warning: {e}");
+        say(&format!("warning: {e}"));
     }
     let reports = report::collect(&session, &goals, &errors);
     let mut text = table(&session, &reports);

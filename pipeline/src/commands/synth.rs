@@ -4,6 +4,7 @@ use super::{WELL, out};
 use crate::cli::{Synth, SynthFormat};
 use crate::error::CliError;
 use crate::progress::Progress;
+use crate::progress::say;
 use crate::synth::{Files, Form, GROUP, Stream, Tensor, Values, config, delivery, workspace, write_file};
 use mica_models::{Stack, describe};
 use std::cell::Cell;
@@ -80,7 +81,7 @@ pub fn run(s: &Synth) -> Result<u8, CliError> {
     })?;
     let seconds = start.elapsed().as_secs_f64();
     let bytes = files.bytes as f64;
-    eprintln!("{:.2} GB in {seconds:.1} s, {:.2} GB/s", bytes / 1e9, bytes / 1e9 / seconds);
+    say(&format!("{:.2} GB in {seconds:.1} s, {:.2} GB/s", bytes / 1e9, bytes / 1e9 / seconds));
     out(&format!("{}\n", s.out.join(crate::workspace::FILE).display()));
     Ok(WELL)
 }

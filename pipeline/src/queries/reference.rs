@@ -61,13 +61,16 @@ pub fn referenced(db: &dyn Db, model: ModelInput, part: usize, block: usize) -> 
                 if let Some(name) = o.name.strip_prefix("state.").filter(|_| b + 1 == block) {
                     let values = floats(&blob(env, o.digest)?);
                     let shape = carried.states.get(name).map(|t| t.shape.clone()).unwrap_or_default();
-                    carried.seed(name, Tensor { shape, data: Data::F64(values) }).map_err(BodyError::stage)?;
+                    carried
+                        .seed(name, Tensor { shape, data: Data::F64(values) })
+                        .map_err(BodyError::stage)?;
                 } else if let Some(name) = o.name.strip_prefix("rows.") {
                     carried.append(name, &floats(&blob(env, o.digest)?)).map_err(BodyError::stage)?;
                 }
             }
         }
-        let held: BTreeMap<String, usize> = carried.caches.iter().map(|(n, c)| (n.clone(), c.rows.len())).collect();
+        let held: BTreeMap<String, usize> =
+            carried.caches.iter().map(|(n, c)| (n.clone(), c.rows.len())).collect();
         let mut outputs: BTreeMap<String, Vec<u8>> = BTreeMap::new();
         for t in 0..tokens {
             let mut own = BTreeMap::new();
@@ -87,7 +90,8 @@ pub fn referenced(db: &dyn Db, model: ModelInput, part: usize, block: usize) -> 
             let options = eval::Options { round: true, ..eval::Options::default() };
             let results = carried.step(&function, own, &weights, options).map_err(BodyError::stage)?;
             for (name, value) in results {
-                let is_row = name.strip_suffix("_row").is_some_and(|n| held.contains_key(&format!("{n}_cache")));
+                let is_row =
+                    name.strip_suffix("_row").is_some_and(|n| held.contains_key(&format!("{n}_cache")));
                 if !is_row && !carried.states.contains_key(&name) {
                     outputs.entry(name).or_default().extend(bytes(&value));
                 }

@@ -69,7 +69,8 @@ pub enum SynthError {
 /// All tensors of a delivery, in the order of its files.
 pub fn delivery(stack: &Stack, form: &Form) -> Result<Vec<Tensor>, SynthError> {
     if let Some(distinct) = form.distinct {
-        let period = (1..).find(|p| stack.layers.iter().zip(stack.layers.iter().skip(*p)).all(|(a, b)| a == b));
+        let period =
+            (1..).find(|p| stack.layers.iter().zip(stack.layers.iter().skip(*p)).all(|(a, b)| a == b));
         for layer in 0..stack.layers.len() {
             let like = layer % distinct;
             if stack.layers[layer] != stack.layers[like] {

@@ -37,7 +37,6 @@ pub(crate) fn read(
             FetchError::NotTorch { path: path.to_owned(), what }
         });
     }
-    let damaged = |fault| FetchError::Archive { path: path.to_owned(), fault };
     let archive = Archive::open(bytes);
     archive.map_err(|fault| FetchError::Archive { path: path.to_owned(), fault })?.tensors(path, file)
 }

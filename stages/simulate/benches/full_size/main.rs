@@ -146,7 +146,10 @@ fn matrices(model: &Model, probe: &probe::Probe) -> (f64, f64) {
                 }
             }
         }
-        let bytes = pieces.iter().map(|(p, rows, _)| (*rows as u64).div_ceil(TILE_ROWS) * p.matrix.tile_bytes(0)).sum::<u64>();
+        let bytes = pieces
+            .iter()
+            .map(|(p, rows, _)| (*rows as u64).div_ceil(TILE_ROWS) * p.matrix.tile_bytes(0))
+            .sum::<u64>();
         let before = probe.run();
         let start = Instant::now();
         std::thread::scope(|s| {

@@ -10,16 +10,16 @@ pub mod scalar;
 pub mod state;
 pub mod vector;
 
-use batch::Batch;
 use crate::counters::Counters;
 use crate::error::Fault;
 use crate::l2::L2;
 use crate::lrm::Lrm;
 use crate::matv::{Activation, Isa};
+use crate::team::Team;
+use batch::Batch;
 use mica_device::access::TileFile;
 use mica_device::format::Format;
 use mica_device::isa::{Instr, SCALARS};
-use crate::team::Team;
 use mica_device::tile::Tile;
 use std::sync::Arc;
 

@@ -16,9 +16,7 @@ const PIECE: u64 = 4096;
 fn pieces(t: &Tile, by: u64) -> impl Iterator<Item = (usize, u64, u64)> + use<> {
     let (rows, cols) = (u64::from(t.rows), u64::from(t.cols));
     let step = (PIECE / cols.max(1)).max(1).next_multiple_of(by);
-    (0..rows)
-        .step_by(step as usize)
-        .map(move |row| (row as usize, row * cols, step.min(rows - row) * cols))
+    (0..rows).step_by(step as usize).map(move |row| (row as usize, row * cols, step.min(rows - row) * cols))
 }
 
 /// `T[r0] = A · v`.

@@ -9,7 +9,7 @@ use mica_device::layout::{LANES, MatrixLayout, Scaling, WeightFormat};
 use std::arch::x86_64::*;
 
 /// How far ahead of the loads to prefetch, in bytes.
-const AHEAD: usize = 16384;
+const AHEAD: usize = 4096;
 
 /// All rows of a tile.
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
@@ -42,7 +42,7 @@ fn load<const S: usize>(vectors: &[[[u8; 64]; S]], step: usize) -> [__m512i; S] 
     let step = &vectors[step];
     let mut v = [_mm512_setzero_si512(); S];
     for (v, bytes) in v.iter_mut().zip(step) {
-        _mm_prefetch::<_MM_HINT_T1>(bytes.as_ptr().wrapping_add(AHEAD).cast());
+        _mm_prefetch::<_MM_HINT_T0>(bytes.as_ptr().wrapping_add(AHEAD).cast());
         // SAFETY: `bytes` is 64 bytes long, the width of the load.
         *v = unsafe { _mm512_loadu_si512(bytes.as_ptr().cast()) };
     }
