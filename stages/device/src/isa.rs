@@ -118,7 +118,7 @@ opcodes! {
     /// Strided copy, same format: for i < rows, j < len: `T[r0][x + i·ds + j] = T[r1][y + i·ss + j]`;
     /// `z` = rows | len << 16 | ss << 32 | ds << 48.
     Vmov = 0x26, "vmov", Array;
-    /// cos to F32 `T[r0]`, sin to F32 `T[r1]` of the angles f32(S[r3]) · F32 `T[r2]`.
+    /// cos to F32 `T[r0]`, sin to F32 `T[r1]` of the angles `f32(S[r3]) · T[r2]`, `T[r2]` F32.
     Vsincos = 0x27, "vsincos", Array;
     /// Rotary: `T[r0]` from `T[r1]` (`[heads, dim]`), cos `T[r2]`, sin `T[r3]`; the first `x` of each row rotate.
     Vrot = 0x28, "vrot", Array;

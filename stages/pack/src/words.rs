@@ -18,7 +18,7 @@ pub enum Packing {
         /// Zero points are stored less one.
         zero_less_one: bool,
     },
-    /// AWQ: `[cols, rows]` and `[groups, rows]`, neighbours along the rows' axis, in [`AWQ_ORDER`].
+    /// AWQ: `[cols, rows]` and `[groups, rows]`, neighbours along the rows' axis, in the order that AWQ packs a word in.
     Awq,
 }
 
