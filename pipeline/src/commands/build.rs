@@ -10,12 +10,9 @@ use crate::session::{Session, environment};
 use crate::workspace::Workspace;
 use crate::{schedule, targets};
 use salsa::Setter;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::Instant;
-
-/// How often a build starts over because a blob turned out to be corrupt.
-const ROUNDS: u32 = 3;
 
 /// Builds.
 pub fn run(workspace: &Workspace, cache: Option<&Path>, b: &Build) -> Result<u8, CliError> {
@@ -47,18 +44,24 @@ pub fn run(workspace: &Workspace, cache: Option<&Path>, b: &Build) -> Result<u8,
         dry_run: b.dry_run,
     });
     env.progress.start(wanted.len() as u64);
-    let (mut errors, mut reports) = (Vec::new(), Vec::new());
-    for round in 0..ROUNDS {
-        errors = settle(&session, &wanted, jobs, b.keep_going);
-        if !b.dry_run {
-            reports = report::collect(&session, &goals, &errors);
+    // a blob that turns out to be corrupt is made again, and may be made from one that is corrupt too; each
+    // round loses one that was not lost before, or is the last
+    let mut known = BTreeSet::new();
+    let (errors, reports) = loop {
+        let errors = settle(&session, &wanted, jobs, b.keep_going);
+        let reports = if b.dry_run { Vec::new() } else { report::collect(&session, &goals, &errors) };
+        let before = known.len();
+        known.extend(report::lost(&reports));
+        known.extend(errors.iter().flatten().filter_map(|e| match e {
+            NodeError::Lost { blob, .. } => Some(blob.clone()),
+            _ => None,
+        }));
+        if known.len() == before {
+            break (errors, reports);
         }
-        let lost = errors.iter().flatten().any(|e| matches!(e, NodeError::Lost { .. }));
-        if !(lost || report::any_lost(&reports)) || round + 1 == ROUNDS {
-            break;
-        }
+        let round = Retry::get(&session.db).round(&session.db);
         Retry::get(&session.db).set_round(&mut session.db).to(round + 1);
-    }
+    };
     session.env().progress.clear();
     // an error of the memo costs a second reading at the next build, nothing else
     let env = session.env();

@@ -71,9 +71,13 @@ fn read<T: DeserializeOwned>(
     }
 }
 
-/// Whether a report was lost between the build and its printing.
-pub fn any_lost(reports: &[Named]) -> bool {
-    reports.iter().any(|(_, r)| matches!(r, Reported::Lost(_)))
+/// Digests of the reports that were lost between the build and their printing.
+pub fn lost(reports: &[Named]) -> Vec<String> {
+    let digest = |(_, r): &Named| match r {
+        Reported::Lost(d) => Some(d.to_string()),
+        _ => None,
+    };
+    reports.iter().filter_map(digest).collect()
 }
 
 /// The reports as a person reads them.
