@@ -1,4 +1,4 @@
-//! The bytes behind a packed layer's digests: a delivery's maps, or blobs that pack converted.
+//! The bytes behind a packed layer's digests: a delivery's maps, or blobs that pack stored.
 
 use crate::action::BodyError;
 use crate::delivery::OpenDelivery;
@@ -15,7 +15,7 @@ use std::ops::Range;
 
 enum Place {
     Delivered(TensorEntry),
-    Converted(Blob),
+    Stored(Blob),
 }
 
 /// Tensors by digest, for one stage body.
@@ -25,18 +25,18 @@ pub struct DeliveredBytes<'a> {
 }
 
 impl<'a> DeliveredBytes<'a> {
-    /// The tensors that lie in the delivery, and those of `needed` that lie in the cache.
+    /// The tensors that lie in the delivery, and those that packing stored: their digests and their blobs'.
     pub fn new(
         env: &Env,
         delivery: &'a OpenDelivery,
         delivered: impl IntoIterator<Item = (Digest, TensorEntry)>,
-        needed: impl IntoIterator<Item = Digest>,
+        stored: impl IntoIterator<Item = (Digest, Digest)>,
     ) -> Result<DeliveredBytes<'a>, BodyError> {
         let mut places: HashMap<Digest, Place> =
             delivered.into_iter().map(|(d, e)| (d, Place::Delivered(e))).collect();
-        for d in needed {
-            if let Entry::Vacant(e) = places.entry(d) {
-                e.insert(Place::Converted(env.cache.get(d)?.ok_or(BodyError::Lost(d))?));
+        for (tensor, blob) in stored {
+            if let Entry::Vacant(e) = places.entry(tensor) {
+                e.insert(Place::Stored(env.cache.get(blob)?.ok_or(BodyError::Lost(blob))?));
             }
         }
         Ok(DeliveredBytes { delivery, places })
@@ -46,7 +46,7 @@ impl<'a> DeliveredBytes<'a> {
     pub fn unchanged(&self) -> Result<(), BodyError> {
         self.places.values().try_for_each(|p| match p {
             Place::Delivered(e) => self.delivery.unchanged(e).map_err(BodyError::environment),
-            Place::Converted(_) => Ok(()),
+            Place::Stored(_) => Ok(()),
         })
     }
 
@@ -84,9 +84,7 @@ impl TensorBytes for DeliveredBytes<'_> {
     fn bytes(&self, source: &Source, range: Range<u64>) -> io::Result<Cow<'_, [u8]>> {
         match self.places.get(&source.digest) {
             Some(Place::Delivered(e)) => self.delivered(e, range),
-            Some(Place::Converted(blob)) => {
-                Ok(Cow::Borrowed(&blob[range.start as usize..range.end as usize]))
-            }
+            Some(Place::Stored(blob)) => Ok(Cow::Borrowed(&blob[range.start as usize..range.end as usize])),
             None => Err(io::Error::other(format!("nothing is called {}", source.digest))),
         }
     }

@@ -46,10 +46,14 @@ pub enum Command {
         #[arg(required = true)]
         targets: Vec<String>,
     },
-    /// Say of each judged target what its gates last said, or that it would run; nothing runs.
+    /// Say how each delivery lies, and of each judged target what its gates last said, or that it would run;
+    /// nothing runs.
     Status {
         /// Only these.
         targets: Vec<String>,
+        /// As one JSON document.
+        #[arg(long)]
+        json: bool,
     },
     /// Print what targets need, as Graphviz or text.
     Graph {

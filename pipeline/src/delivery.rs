@@ -8,6 +8,7 @@ use mica_fetch::{
     CaptureSet, DeliveryFiles, FetchError, ListOptions, Listing, MappedDelivery, RawConfig, TensorEntry,
     TensorIndex,
 };
+use mica_pack::Scheme;
 use std::path::{Path, PathBuf};
 
 /// One delivery, its headers read.
@@ -24,6 +25,8 @@ pub struct OpenDelivery {
     pub captures: Option<TensorIndex>,
     /// The model's configuration.
     pub config: RawConfig,
+    /// How its integers are packed, where it says so.
+    pub scheme: Option<Scheme>,
     /// The tokenizer's file.
     pub tokenizer: Option<PathBuf>,
     /// Stamp of each file of the listing.
@@ -67,12 +70,26 @@ impl OpenDelivery {
             ),
         })?;
         let config = RawConfig::from_bytes(&config, &read(&config)?).map_err(failed)?;
+        let scheme = mica_fetch::quantization(&files, &listing, &config).map_err(failed)?;
+        let scheme = scheme.map(|fields| Scheme::from_config(&fields)).transpose().map_err(|e| {
+            CliError::Delivery { delivery: name.into(), message: format!("quantization configuration: {e}") }
+        })?;
         let tokenizer = elsewhere(&d.tokenizer, listing.tokenizer);
         let stamps = (0..listing.files.len() as u32)
             .map(|f| files.metadata(f).map(Stamp::of))
             .collect::<Result<_, _>>()
             .map_err(failed)?;
-        Ok(OpenDelivery { name: name.into(), files, listing, index, captures, config, tokenizer, stamps })
+        Ok(OpenDelivery {
+            name: name.into(),
+            files,
+            listing,
+            index,
+            captures,
+            config,
+            scheme,
+            tokenizer,
+            stamps,
+        })
     }
 
     /// The captured arrays.

@@ -152,6 +152,7 @@ fn delivery_input(db: &BuildDb, name: &str, d: &OpenDelivery) -> Result<Delivery
         Arc::new(d.index.clone()),
         d.stamps.clone().into(),
         Arc::new(d.config.clone()),
+        d.scheme.clone().map(Arc::new),
         d.captures.clone().map(Arc::new),
         tokenizer,
     ))

@@ -1,8 +1,11 @@
 //! The same weights in another published form are the same weights.
 
-use crate::tiny;
-use mica_fetch::testing::{rename_prefix, shard, split_experts};
-use mica_tests::{Status, names};
+use crate::{MICA, tiny};
+use mica_fetch::testing::{
+    PackedFormat, pack_quantized, read_safetensors, rename_prefix, shard, split_experts, write_safetensors,
+    write_torch,
+};
+use mica_tests::{Run, Status, Workspace, names};
 use std::path::Path;
 
 #[test]
@@ -47,4 +50,97 @@ fn a_flat_config_is_the_nested_one() {
     let flat = workspace.build_well(&[]);
     assert_eq!(flat.ran(), names(&[]));
     assert_eq!(flat.keys(), nested.keys());
+}
+
+/// The quantized model alone, its last words as a copy that may be edited.
+fn quantized() -> (Workspace, std::path::PathBuf) {
+    let mut workspace = Workspace::only(MICA, "tiny-w4a16");
+    workspace.set("model.tiny-w4a16.tokens", 3);
+    workspace.set("model.tiny-w4a16.whole_tokens", 3);
+    let weights = workspace.own("tiny-w4a16").join("full_model.safetensors");
+    (workspace, weights)
+}
+
+/// What a run says of its score, without the counts of what was reused.
+fn score(run: &Run) -> String {
+    let end = run.stdout.find("timing:").unwrap_or(run.stdout.len());
+    run.stdout[..end].to_string()
+}
+
+#[test]
+fn a_pickled_delivery_is_the_same_weights() {
+    let (mut workspace, weights) = quantized();
+    let published = workspace.build_well(&[]);
+    write_torch(&weights.with_file_name("full_model.pth"), &read_safetensors(&weights));
+    std::fs::remove_file(&weights).expect("the safetensors form goes");
+    workspace.set("delivery.tiny-w4a16.weights", "full_model.pth");
+    let built = workspace.build_well(&[]);
+    assert_eq!(built.ran(), names(&[]));
+    assert_eq!(built.keys(), published.keys());
+    built.says_as(&published, ".pth");
+}
+
+#[test]
+fn integers_packed_in_words_are_the_same_weights() {
+    let (mut workspace, weights) = quantized();
+    workspace.set("delivery.tiny-w4a16.weights", "model.safetensors");
+    let containers = read_safetensors(&weights);
+    let write = |format: Option<(PackedFormat, bool)>| {
+        let (tensors, config) = match format {
+            None => (containers.clone(), serde_json::json!(null)),
+            Some((f, symmetric)) => (pack_quantized(&containers, f), f.config(32, symmetric)),
+        };
+        write_safetensors(&weights.with_file_name("model.safetensors"), &tensors);
+        let file = weights.with_file_name("quantization_config.json");
+        match config.is_null() {
+            true => drop(std::fs::remove_file(file)),
+            false => std::fs::write(file, config.to_string()).expect("a configuration is written"),
+        }
+    };
+    write(None);
+    let published = workspace.build_well(&[]);
+    for (format, said) in [
+        (PackedFormat::CompressedTensors, "compressed-tensors: 4 bits, groups of 32, symmetric"),
+        (PackedFormat::Gptq, "GPTQ v1: 4 bits, groups of 32, symmetric"),
+        (PackedFormat::GptqV2, "GPTQ v2: 4 bits, groups of 32, symmetric"),
+    ] {
+        write(Some((format, true)));
+        let built = workspace.build_well(&[]);
+        assert_eq!(built.ran(), names(&["{fetch,pack}:tiny-w4a16.layer{0,1,2,3,4,5,6,7}"]), "{format:?}");
+        built.says_as(&published, said);
+        let status = workspace.mica(&["status", "decode"]).run().exits(0).stdout;
+        assert!(status.contains(said), "{status}");
+    }
+    // zero points that are all in the middle have a place in the constants, and change no value
+    write(Some((PackedFormat::Awq, false)));
+    let built = workspace.build_well(&[]);
+    let ran = built.ran();
+    assert!(ran.is_superset(&names(&["quantize:tiny-w4a16.layer0", "simulate:tiny-w4a16.kernel"])));
+    // every result has the same bits, so the score is the one that is there
+    assert!(!ran.contains("score:tiny-w4a16.decode"));
+    assert_eq!(score(&built), score(&published));
+    let status = workspace.mica(&["status", "decode"]).run().exits(0).stdout;
+    assert!(status.contains("AWQ: 4 bits, groups of 32, zero points"), "{status}");
+    // the same form of the same words, said otherwise, needs no other constants
+    write(Some((PackedFormat::Gptq, false)));
+    let built = workspace.build_well(&[]);
+    assert_eq!(built.ran(), names(&["pack:tiny-w4a16.layer{0,1,2,3,4,5,6,7}"]));
+}
+
+#[test]
+fn words_that_no_configuration_describes_are_refused() {
+    let (mut workspace, weights) = quantized();
+    workspace.set("delivery.tiny-w4a16.weights", "model.safetensors");
+    let packed = pack_quantized(&read_safetensors(&weights), PackedFormat::Gptq);
+    write_safetensors(&weights.with_file_name("model.safetensors"), &packed);
+    let refused = workspace.build(&["pack:tiny-w4a16.layer0"]).exits(1);
+    assert!(refused.stderr.contains("GPTQ or AWQ"), "{}", refused.stderr);
+    // and a configuration that the tensors belie
+    let file = weights.with_file_name("quantization_config.json");
+    std::fs::write(&file, PackedFormat::Gptq.config(64, true).to_string()).expect("a configuration");
+    let refused = workspace.build(&["pack:tiny-w4a16.layer0"]).exits(1);
+    assert!(refused.stderr.contains("groups of 64"), "{}", refused.stderr);
+    std::fs::write(&file, r#"{"quant_method": "nameless"}"#).expect("a configuration");
+    let refused = workspace.build(&["pack:tiny-w4a16.layer0"]);
+    assert!(refused.stderr.contains("nameless") && refused.stderr.contains("delivery"), "{}", refused.stderr);
 }

@@ -73,7 +73,7 @@ pub fn run(workspace: &Workspace, cache: Option<&Path>, b: &Build) -> Result<u8,
     if b.dry_run {
         tell_plan(&session, &wanted);
     } else if b.json {
-        out(&report::json(&session, &wanted, &errors, &reports));
+        out(&format!("{:#}\n", report::document(&session, &wanted, &errors, &reports)));
     } else {
         // what was measured is data and the same in every run; what was reused is talk
         out(&report::text(&reports));

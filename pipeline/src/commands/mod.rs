@@ -8,6 +8,7 @@ pub mod inspect;
 pub mod models;
 pub mod report;
 pub mod spec;
+mod status;
 pub mod summary;
 mod synth;
 mod timing;
@@ -51,7 +52,7 @@ pub fn run(cli: &Cli) -> Result<u8, CliError> {
             inspect::invalidate(&w, &s, targets)
         }
         Command::Why { targets } => build::why(&workspace()?, cli.cache.as_deref(), targets),
-        Command::Status { targets } => summary::status(&workspace()?, cli.cache.as_deref(), targets),
+        Command::Status { targets, json } => status::run(&workspace()?, cli.cache.as_deref(), targets, *json),
         Command::Graph { targets, text } => {
             let (w, s) = session()?;
             inspect::graph(&w, &s, targets, *text)

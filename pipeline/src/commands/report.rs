@@ -158,7 +158,12 @@ pub fn gates(session: &Session, reports: &[Named]) -> [usize; 3] {
 const SCHEMA: u32 = 1;
 
 /// The build as one JSON document.
-pub fn json(session: &Session, wanted: &[usize], errors: &[Option<NodeError>], reports: &[Named]) -> String {
+pub fn document(
+    session: &Session,
+    wanted: &[usize],
+    errors: &[Option<NodeError>],
+    reports: &[Named],
+) -> Value {
     let env = session.env();
     let actions: Vec<Value> = wanted
         .iter()
@@ -179,6 +184,5 @@ pub fn json(session: &Session, wanted: &[usize], errors: &[Option<NodeError>], r
             Reported::Lost(d) => json!({ "target": target, "lost": d.to_string() }),
         })
         .collect();
-    let document = json!({ "schema": SCHEMA, "actions": actions, "errors": errors, "reports": reports });
-    format!("{document:#}\n")
+    json!({ "schema": SCHEMA, "actions": actions, "errors": errors, "reports": reports })
 }

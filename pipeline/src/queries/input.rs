@@ -8,6 +8,7 @@ use crate::validations::Trial;
 use mica_cache::{Digest, Stamp};
 use mica_device::product::{Product, Rates};
 use mica_fetch::{CaptureMap, RawConfig, TensorIndex};
+use mica_pack::Scheme;
 use mica_quantize::Recipe;
 use mica_score::Thresholds;
 use std::sync::Arc;
@@ -35,6 +36,9 @@ pub struct DeliveryInput {
     /// Its configuration.
     #[returns(ref)]
     pub config: Arc<RawConfig>,
+    /// How its integers are packed, where it says so.
+    #[returns(ref)]
+    pub scheme: Option<Arc<Scheme>>,
     /// Its captures' tensors.
     #[returns(ref)]
     pub captures: Option<Arc<TensorIndex>>,

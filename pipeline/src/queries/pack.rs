@@ -6,14 +6,25 @@ use crate::action::{BodyError, Outcome, Produced, Request, action};
 use crate::delivery::OpenDelivery;
 use crate::env::Env;
 use crate::graph::Job;
-use mica_cache::{Digest, Recipe, encode};
+use mica_cache::{Digest, Output, Recipe, encode};
+use mica_fetch::tensor_digest_parallel;
 use mica_pack::{Contents, Dtype, PackFailure, Resolved, Virtual};
 use std::borrow::Cow;
+use std::str::FromStr;
 
 /// The kind of a packed layer's blob.
 pub const KIND: &str = "packed-layer";
 
-/// The packed layer of a part: output `layer`, and a blob for each converted weight.
+/// What an output is called that holds a stored tensor, before the tensor's digest.
+const TENSOR: &str = "tensor ";
+
+/// The blobs of the tensors that packing stored, by the tensors' digests.
+pub fn stored(packed: &Outcome) -> impl Iterator<Item = (Digest, Digest)> {
+    let tensor = |o: &Output| Some((Digest::from_hex(o.name.strip_prefix(TENSOR)?).ok()?, o.digest));
+    packed.outputs().iter().filter_map(tensor)
+}
+
+/// The packed layer of a part: output `layer`, and a blob for each weight that was laid out anew or unpacked.
 #[salsa::tracked(returns(clone))]
 pub fn packed(db: &dyn Db, model: ModelInput, part: usize) -> Result<Outcome> {
     retriable(db);
@@ -26,8 +37,16 @@ pub fn packed(db: &dyn Db, model: ModelInput, part: usize) -> Result<Outcome> {
     }
     let env = db.env();
     let open = db.delivery(model.delivery(db).name(db));
-    let converted = resolved.roles.iter().filter(|r| r.converter.is_some());
-    let memory = converted.map(|r| r.shape.iter().product::<u64>() * 32).sum();
+    let memory = resolved.roles.iter().map(|r| {
+        let elements = r.shape.iter().product::<u64>();
+        match (&r.converter, &r.unpack) {
+            (Some(_), _) => elements * 32,
+            // a weight's containers, its scales and a piece of its words
+            (None, Some(_)) => elements * 2,
+            (None, None) => 0,
+        }
+    });
+    let memory = memory.sum();
     let request = Request { target: &target, recipe, memory, bytes_in: fetched.bytes() };
     action(env, request, || {
         let mut hands = Hands { env, open, fetched: &fetched, made: Produced::default() };
@@ -48,9 +67,8 @@ fn form(resolved: &Resolved) -> Digest {
         .roles
         .iter()
         .map(|r| {
-            let tensors = [Some(&r.data), r.scale.as_ref(), r.zero.as_ref()];
-            let tensors = tensors.map(|t| t.map(|t| (t.dtype.name(), &t.shape)));
-            (&r.role, r.weight_use, &r.shape, tensors, &r.converter)
+            let tensors: Vec<_> = r.tensors().map(|(kind, t)| (kind, t.dtype.name(), &t.shape)).collect();
+            (&r.role, r.weight_use, &r.shape, tensors, &r.converter, &r.unpack)
         })
         .collect();
     blake3::hash(&encode("form", &(&resolved.kind, &resolved.fused, roles)))
@@ -76,8 +94,15 @@ impl Contents for Hands<'_> {
         bytes(self.open, tensor).map(Cow::Owned)
     }
 
-    fn store(&mut self, _: Dtype, _: &[u64], bytes: Vec<u8>) -> std::result::Result<Digest, BodyError> {
-        let name = format!("converted {}", self.made.count());
-        self.made.put(self.env, &name, &bytes)
+    fn store(
+        &mut self,
+        dtype: Dtype,
+        shape: &[u64],
+        bytes: Vec<u8>,
+    ) -> std::result::Result<Digest, BodyError> {
+        let delivered = mica_fetch::Dtype::from_str(dtype.name()).map_err(BodyError::stage)?;
+        let digest = tensor_digest_parallel(delivered, shape, [&bytes[..]].into_iter());
+        self.made.put(self.env, &format!("{TENSOR}{digest}"), &bytes)?;
+        Ok(digest)
     }
 }

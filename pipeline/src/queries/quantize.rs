@@ -4,7 +4,7 @@ use super::{Db, ModelInput, Result, fetched, load, need, pack, packed, planned, 
 use crate::action::{BodyError, Outcome, Produced, Request, action};
 use crate::bytes::DeliveredBytes;
 use crate::graph::Job;
-use mica_cache::{Digest, Recipe, encode};
+use mica_cache::{Recipe, encode};
 use mica_pack::PackedLayer;
 use std::io;
 
@@ -19,7 +19,8 @@ pub const FIGURES: &str = "tensor-figures";
 pub fn quantized(db: &dyn Db, model: ModelInput, part: usize) -> Result<Outcome> {
     retriable(db);
     let (_, target) = target(db, model, Job::Quantize(part))?;
-    let layer = need(&target, packed(db, model, part))?.digest("layer");
+    let packed = need(&target, packed(db, model, part))?;
+    let layer = packed.digest("layer");
     let fetched = need(&target, fetched(db, model, part))?;
     let plan = need(&target, planned(db, model, part))?;
     let allow = model.allow_non_finite(db);
@@ -31,11 +32,11 @@ pub fn quantized(db: &dyn Db, model: ModelInput, part: usize) -> Result<Outcome>
     let delivery = db.delivery(model.delivery(db).name(db));
     let request = Request { target: &target, recipe, memory: MEMORY, bytes_in: fetched.bytes() };
     action(env, request, || {
-        let packed: PackedLayer = load(env, pack::KIND, layer)?;
-        let bytes = DeliveredBytes::new(env, delivery, fetched.places(), needed(&packed))?;
+        let layer: PackedLayer = load(env, pack::KIND, layer)?;
+        let bytes = DeliveredBytes::new(env, delivery, fetched.places(), pack::stored(&packed))?;
         let mut figures = None;
         let stored = env.cache.put_with(|out| {
-            let made = mica_quantize::quantize(&packed, &plan.plan, &bytes, out, allow);
+            let made = mica_quantize::quantize(&layer, &plan.plan, &bytes, out, allow);
             match made {
                 Ok(f) => {
                     figures = Some(f);
@@ -50,13 +51,5 @@ pub fn quantized(db: &dyn Db, model: ModelInput, part: usize) -> Result<Outcome>
         made.stored("segment", digest, size);
         made.put(env, "figures", &encode(FIGURES, &figures.unwrap_or_default()))?;
         Ok::<_, BodyError>(made)
-    })
-}
-
-/// Digests of everything that a packed layer is made of.
-fn needed(packed: &PackedLayer) -> impl Iterator<Item = Digest> {
-    packed.tensors.iter().flat_map(|t| {
-        let sources = [Some(&t.data), t.scale.as_ref(), t.zero.as_ref()];
-        sources.into_iter().flatten().map(|s| s.digest).collect::<Vec<_>>()
     })
 }

@@ -12,7 +12,7 @@ use mica_device::segment::{SegmentPlan, Storage};
 use mica_fetch::{Array, CaptureSet, Extent, FetchError, TensorEntry, TensorIndex};
 use mica_models::hir::{Function, Op};
 use mica_models::{Part, Stack};
-use mica_pack::{Dtype, Names, PackedLayer, PackedTensor, Resolved, Source, TensorInfo, Virtual};
+use mica_pack::{Dtype, Names, Resolved, Scheme, TensorInfo, Virtual};
 use mica_score::decode::{CaptureChain, CaptureLabel};
 use std::str::FromStr;
 use std::sync::Arc;
@@ -98,16 +98,29 @@ pub fn function(db: &dyn Db, model: ModelInput, part: usize) -> Result<(Arc<Func
 }
 
 /// A delivery's tensors as pack sees them.
-struct Delivered<'a>(&'a TensorIndex);
+struct Delivered<'a> {
+    index: &'a TensorIndex,
+    scheme: Option<&'a Scheme>,
+}
+
+impl<'a> Delivered<'a> {
+    fn of(db: &'a dyn Db, model: ModelInput) -> Delivered<'a> {
+        let input = model.delivery(db);
+        Delivered { index: input.index(db), scheme: input.scheme(db).as_deref() }
+    }
+}
 
 impl Names for Delivered<'_> {
     fn find(&self, name: &str) -> Option<TensorInfo> {
-        let e = self.0.find(name)?;
+        let e = self.index.find(name)?;
         let dtype = Dtype::from_name(e.dtype.name())?;
         Some(TensorInfo { dtype, shape: e.shape.clone() })
     }
     fn all(&self) -> Box<dyn Iterator<Item = &str> + '_> {
-        Box::new(self.0.tensors.keys().map(String::as_str))
+        Box::new(self.index.tensors.keys().map(String::as_str))
+    }
+    fn scheme(&self) -> Option<&Scheme> {
+        self.scheme
     }
 }
 
@@ -116,8 +129,7 @@ impl Names for Delivered<'_> {
 pub fn resolved(db: &dyn Db, model: ModelInput, part: usize) -> Result<Arc<Resolved>> {
     let stack = stack(db, model)?;
     let part = part_of(&stack, part);
-    let index = model.delivery(db).index(db);
-    mica_pack::resolve(&Delivered(index), &stack, part)
+    mica_pack::resolve(&Delivered::of(db, model), &stack, part)
         .map(Arc::new)
         .map_err(|e| refused(db, model, &part.to_string(), e))
 }
@@ -129,8 +141,7 @@ pub fn unread(db: &dyn Db, model: ModelInput) -> Result<Arc<Vec<String>>> {
     let parts = (0..stack.parts().len()).map(|p| resolved(db, model, p));
     let parts = parts.collect::<Result<Vec<_>>>()?;
     let parts: Vec<&Resolved> = parts.iter().map(|r| &**r).collect();
-    let index = model.delivery(db).index(db);
-    Ok(Arc::new(mica_pack::unread(&Delivered(index), &stack.naming, parts)))
+    Ok(Arc::new(mica_pack::unread(&Delivered::of(db, model), &stack.naming, parts)))
 }
 
 /// Digests of a part's tensors.
@@ -196,14 +207,14 @@ pub fn fetched(db: &dyn Db, model: ModelInput, part: usize) -> Result<Arc<Fetche
     let mut read = 0;
     let mut recipe = Recipe::new("fetch", 1).param("part", &facts.parts[part]);
     for role in &resolved.roles {
-        for (kind, v) in
-            [("", Some(&role.data)), (" scale", role.scale.as_ref()), (" zero", role.zero.as_ref())]
-        {
-            let Some(v) = v else { continue };
+        for (kind, v) in role.tensors() {
             let e = entry(index, v).map_err(|e| fetch_error(&target, &e))?;
             let hashed = open.digest(&env.stamps, &e).map_err(|e| fetch_error(&target, &e))?;
             read += hashed.read;
-            let name = format!("{}{kind}", role.role);
+            let name = match kind {
+                "data" => role.role.clone(),
+                kind => format!("{} {kind}", role.role),
+            };
             recipe = recipe.input(&name, hashed.digest);
             tensors.push((name, e, v.clone(), hashed.digest));
         }
@@ -241,21 +252,7 @@ pub struct Planned {
 #[salsa::tracked(returns(clone))]
 pub fn planned(db: &dyn Db, model: ModelInput, part: usize) -> Result<Arc<Planned>> {
     let (stack, resolved) = (stack(db, model)?, resolved(db, model, part)?);
-    let nothing = Digest::from([0; 32]);
-    let source = |v: &Virtual| Source { digest: nothing, dtype: v.dtype, shape: v.shape.clone() };
-    let tensors = resolved.roles.iter().map(|r| PackedTensor {
-        role: r.role.clone(),
-        weight_use: r.weight_use,
-        shape: r.shape.clone(),
-        data: source(&r.data),
-        scale: r.scale.as_ref().map(source),
-        zero: r.zero.as_ref().map(source),
-    });
-    let shapes = PackedLayer {
-        kind: resolved.kind.clone(),
-        fused: resolved.fused.clone(),
-        tensors: tensors.collect(),
-    };
+    let shapes = resolved.outline();
     let plan = mica_quantize::plan(&shapes, model.recipe(db)).map_err(|e| {
         // the facts of the model rest on this plan, so the name is made without them
         let target = format!("quantize:{}.{}", model.name(db), part_of(&stack, part));

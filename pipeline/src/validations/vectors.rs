@@ -78,6 +78,7 @@ impl Vector {
             index,
             captures: Some(captures),
             config,
+            scheme: None,
             tokenizer: None,
             stamps,
         };

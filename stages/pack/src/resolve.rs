@@ -6,6 +6,7 @@
 use crate::dtype::Dtype;
 use crate::error::PackError;
 use crate::names::{Names, TensorInfo, nearest};
+use crate::packed::{PackedLayer, PackedTensor, Source};
 use crate::words::Unpack;
 use mica_models::analysis::{WeightUse, fused_groups, weight_uses};
 use mica_models::hir::Function;
@@ -63,6 +64,30 @@ impl ResolvedRole {
         let optional = optional.into_iter().filter_map(|(what, tensor)| Some((what, tensor.as_ref()?)));
         std::iter::once(("data", &self.data)).chain(optional)
     }
+
+    fn outline(&self) -> PackedTensor {
+        let unknown = |dtype, shape: &[u64]| Source { digest: [0; 32].into(), dtype, shape: shape.to_vec() };
+        let as_stored = |v: &Virtual| unknown(v.dtype, &v.shape);
+        let (data, scale, zero) = match &self.unpack {
+            None => {
+                (as_stored(&self.data), self.scale.as_ref().map(as_stored), self.zero.as_ref().map(as_stored))
+            }
+            Some(unpack) => {
+                let scaled = unpack.scaled(&self.shape);
+                let zero = (!unpack.symmetric).then(|| unknown(Dtype::I8, &scaled));
+                let scale = self.scale.as_ref().map(|v| unknown(v.dtype, &scaled));
+                (unknown(Dtype::I8, &self.shape), scale, zero)
+            }
+        };
+        PackedTensor {
+            role: self.role.clone(),
+            weight_use: self.weight_use,
+            shape: self.shape.clone(),
+            data,
+            scale,
+            zero,
+        }
+    }
 }
 
 /// A part's weights in the order of its constant segment.
@@ -76,6 +101,18 @@ pub struct Resolved {
     pub roles: Vec<ResolvedRole>,
     /// Every delivered tensor that the part reads.
     pub read: Vec<String>,
+}
+
+impl Resolved {
+    /// The packed layer as far as it is known before any value is: shapes and dtypes, every digest 0. A weight
+    /// that is delivered with zero points has them here, even if all of them turn out to be 0.
+    pub fn outline(&self) -> PackedLayer {
+        PackedLayer {
+            kind: self.kind.clone(),
+            fused: self.fused.clone(),
+            tensors: self.roles.iter().map(ResolvedRole::outline).collect(),
+        }
+    }
 }
 
 /// Finds the weights of a part: under any of the model's prefixes, experts fused or one by one, floats,

@@ -27,7 +27,7 @@ pub(crate) fn unpacked<C: Contents>(
     check_shape(role, unpack, contents)?;
     let data = each(role, &role.data, contents, |_, words| Ok(unpack.containers(words)))?;
     let data = store(role, Dtype::I8, published.to_vec(), data, contents)?;
-    let scaled = [&published[..published.len() - 1], &[unpack.groups]].concat();
+    let scaled = unpack.scaled(published);
     let scale = match &role.scale {
         Some(scale) if unpack.transposed() => {
             let width = scale.dtype.bytes() as usize;

@@ -58,6 +58,11 @@ impl Unpack {
         u64::from(32 / self.bits)
     }
 
+    /// Shape `[.., rows, groups]` of the scales of a weight of this shape.
+    pub(crate) fn scaled(&self, shape: &[u64]) -> Vec<u64> {
+        [&shape[..shape.len() - 1], &[self.groups]].concat()
+    }
+
     /// Whether the scales are stored with the groups outermost.
     pub(crate) fn transposed(&self) -> bool {
         self.packing != Packing::CompressedTensors

@@ -1,0 +1,140 @@
+//! `mica status`: the deliveries as they lie, and what every gate last said. Nothing runs.
+
+use super::report::{self, Named, Reported};
+use super::summary::table;
+use super::{FAILED, WELL, build, out};
+use crate::delivery::OpenDelivery;
+use crate::error::{CliError, NodeError};
+use crate::graph::Job;
+use crate::progress::say;
+use crate::queries::Db;
+use crate::session::{Session, environment};
+use crate::targets;
+use crate::workspace::Workspace;
+use mica_fetch::Weights;
+use mica_score::table::{Align, Table};
+use serde_json::{Value, json};
+use std::path::Path;
+
+/// Says of each judged target what its gates last said, or that it would run. Nothing runs.
+pub fn run(
+    workspace: &Workspace,
+    cache: Option<&Path>,
+    selectors: &[String],
+    json: bool,
+) -> Result<u8, CliError> {
+    let mut env = environment(workspace, cache)?;
+    env.dry = true;
+    let session = Session::open(workspace, env)?;
+    let judged = |i: &usize| matches!(session.graph.nodes[*i].job, Job::Score | Job::Judge);
+    let goals: Vec<usize> = match selectors {
+        [] => (0..session.graph.nodes.len()).filter(judged).collect(),
+        s => targets::select(s, &workspace.config.targets, &session.graph.names)?
+            .into_iter()
+            .filter(judged)
+            .collect(),
+    };
+    let wanted = session.graph.closure(&goals);
+    let errors = build::settle(&session, &wanted, 1, true);
+    // what had to be read to know is known from now on
+    if let Err(e) = session.env().stamps.save() {
+        say(&format!("warning: {e}"));
+    }
+    let reports = report::collect(&session, &goals, &errors);
+    if json {
+        out(&document(&session, &wanted, &errors, &reports));
+        let well = errors.iter().all(Option::is_none);
+        return Ok(if well && reports.iter().all(|(_, r)| passed(r)) { WELL } else { FAILED });
+    }
+    let mut text = format!("{}\n{}", deliveries(&session), table(&session, &reports));
+    let mut well = true;
+    for &i in &goals {
+        if let Some(e) = &errors[i] {
+            text += &format!("{e}\n");
+            well = false;
+        }
+    }
+    for (target, report) in &reports {
+        if let Reported::Lost(_) = report {
+            text += &format!("{target}: its report is gone from the cache; build again\n");
+        }
+        well &= passed(report);
+    }
+    out(&text);
+    Ok(if well { WELL } else { FAILED })
+}
+
+/// Whether a report is there and all its gates hold.
+fn passed(report: &Reported) -> bool {
+    !matches!(report, Reported::Lost(_)) && report::gates_of(report).iter().all(mica_score::Gate::passed)
+}
+
+/// What a delivery is made of.
+struct Form<'a> {
+    delivery: &'a str,
+    container: String,
+    tensors: usize,
+    bytes: u64,
+    weights: String,
+}
+
+/// The deliveries of the workspace's models, by name.
+fn forms(session: &Session) -> Vec<Form<'_>> {
+    let mut names: Vec<&String> = session
+        .models
+        .iter()
+        .filter(|m| m.trial(&session.db).is_none())
+        .map(|m| m.delivery(&session.db).name(&session.db))
+        .collect();
+    names.sort_unstable();
+    names.dedup();
+    names.into_iter().map(|name| form(name, Db::delivery(&session.db, name))).collect()
+}
+
+fn form<'a>(delivery: &'a str, open: &OpenDelivery) -> Form<'a> {
+    let container = match &open.listing.weights {
+        Weights::Single(file) => open.listing.file(*file).map_or_else(|_| String::new(), |f| f.name.clone()),
+        Weights::Sharded { shards, .. } => format!("{} shards", shards.len()),
+    };
+    let entries = open.index.tensors.values();
+    let scaled = open.index.tensors.keys().any(|name| name.ends_with("w_scale"));
+    let weights = match &open.scheme {
+        Some(scheme) => scheme.to_string(),
+        None if scaled => "integers in int8 containers, with scales".into(),
+        None => {
+            let mut kinds: Vec<&str> = entries.clone().map(|e| e.dtype.name()).collect();
+            kinds.sort_unstable();
+            kinds.dedup();
+            kinds.join(", ")
+        }
+    };
+    let bytes = entries.map(mica_fetch::TensorEntry::bytes).sum();
+    Form { delivery, container, tensors: open.index.tensors.len(), bytes, weights }
+}
+
+fn deliveries(session: &Session) -> String {
+    let mut table = Table::new(&[
+        ("delivery", Align::Left),
+        ("weights in", Align::Left),
+        ("tensors", Align::Right),
+        ("MB", Align::Right),
+        ("as", Align::Left),
+    ]);
+    for f in forms(session) {
+        let megabytes = format!("{:.1}", f.bytes as f64 / 1e6);
+        table.row([f.delivery.to_string(), f.container, f.tensors.to_string(), megabytes, f.weights]);
+    }
+    table.to_string()
+}
+
+/// The same as JSON: the build's document, and the deliveries beside it.
+fn document(session: &Session, wanted: &[usize], errors: &[Option<NodeError>], reports: &[Named]) -> String {
+    let mut document = report::document(session, wanted, errors, reports);
+    let forms = forms(session).into_iter().map(|f| {
+        json!({
+            "name": f.delivery, "weights_in": f.container, "tensors": f.tensors, "bytes": f.bytes, "as": f.weights,
+        })
+    });
+    document["deliveries"] = Value::Array(forms.collect());
+    format!("{document:#}\n")
+}
