@@ -102,6 +102,32 @@ impl Stack {
         }
     }
 
+    /// The same model with its first layers alone. The other layers' weights are knowingly not read.
+    ///
+    /// # Errors
+    /// `ModelError::NoLayer` where there are not so many, or none is left.
+    pub fn shortened(mut self, layers: usize) -> Result<Stack, ModelError> {
+        let all = self.layers.len();
+        if layers == 0 || layers > all {
+            return Err(ModelError::NoLayer { layer: layers.wrapping_sub(1), layers: all });
+        }
+        for prefix in &self.naming.prefixes {
+            let left_out = |n| format!("{prefix}{}{n}.", self.naming.layers);
+            self.naming.ignored.extend((layers..all).map(left_out));
+        }
+        self.layers.truncate(layers);
+        // a kind that no layer has is nothing to compile
+        let used = |kind: usize| self.layers.contains(&kind);
+        let kept: Vec<usize> = (0..self.kinds.len()).filter(|&kind| used(kind)).collect();
+        self.layers = self.layers.iter().filter_map(|&k| kept.iter().position(|&kept| kept == k)).collect();
+        let mut kind = 0;
+        self.kinds.retain(|_| {
+            kind += 1;
+            kept.contains(&(kind - 1))
+        });
+        Ok(self)
+    }
+
     /// The whole as one module: functions `embed` and `head`, children `layer0`, `layer1`, … each a module of
     /// its own in the scope `layers.N`.
     ///

@@ -93,6 +93,22 @@ pub enum Command {
     },
 }
 
+impl Command {
+    /// The targets that the command is asked about; none of commands that have no such words.
+    pub fn selectors(&self) -> &[String] {
+        match self {
+            Command::Build(b) => &b.targets,
+            Command::Targets { targets, .. }
+            | Command::Invalidate { targets }
+            | Command::Why { targets }
+            | Command::Status { targets, .. }
+            | Command::Graph { targets, .. } => targets,
+            Command::Disasm { target } => std::slice::from_ref(target),
+            _ => &[],
+        }
+    }
+}
+
 /// How to build.
 #[derive(Debug, Args)]
 pub struct Build {

@@ -20,6 +20,9 @@ pub struct Facts {
     pub blocks: usize,
     /// Whether forced routing comes from captures of the same weights (else from our own reference).
     pub captured_routing: bool,
+    /// Whether the tokens are a held-out text's: the whole kernel is run on all of them, and scored beside the
+    /// reference by what it says of the text.
+    pub text: bool,
     /// Of a validation: what it runs, in place of all the nodes of a model.
     pub trial: Option<TrialFacts>,
 }
@@ -74,6 +77,10 @@ pub enum Job {
     Timing,
     /// The gates of decode.
     Score,
+    /// The ids of a held-out text.
+    Tokenize,
+    /// The gates of a held-out text.
+    Perplexity,
     /// A validation's float64 reference of a part.
     Expected(usize),
     /// A validation's run of a part on the device: part, run.
@@ -119,6 +126,9 @@ pub fn name(facts: &Facts, job: Job) -> String {
         Job::Kernel => format!("simulate:{m}.kernel"),
         Job::Timing => format!("timing:{m}.kernel"),
         Job::Score => format!("score:{m}.decode"),
+        Job::Tokenize => format!("fetch:{m}.ids"),
+        // as a validation's, the name is the model's
+        Job::Perplexity => format!("score:{m}"),
         Job::Expected(p) => format!("reference:{m}.{}", part(p)),
         Job::Trial(p, run) => match &facts.trial {
             Some(t) if t.runs > 1 => format!("simulate:{m}.{}.run{run}", part(p)),
@@ -183,7 +193,23 @@ fn jobs(f: &Facts) -> Vec<(Job, Vec<Job>)> {
     let quantized = || parts.clone().map(Job::Quantize);
     let compiled = (0..f.kinds.len()).map(Job::Compile);
     out.push((Job::Link, compiled.chain(quantized()).collect()));
-    if f.blocks > 0 {
+    if f.text {
+        out.push((Job::Tokenize, vec![]));
+        let mut scored = Vec::new();
+        for p in parts.clone() {
+            for b in 0..f.blocks {
+                let mut needs = vec![Job::Tokenize, Job::Quantize(p)];
+                needs.extend((p > 0).then(|| Job::Reference(p - 1, b)));
+                needs.extend((b > 0).then(|| Job::Reference(p, b - 1)));
+                out.push((Job::Reference(p, b), needs));
+            }
+        }
+        scored.extend((0..f.blocks).map(|b| Job::Reference(head, b)));
+        let needs = [Job::Tokenize, Job::Link].into_iter().chain(quantized());
+        out.push((Job::Kernel, needs.collect()));
+        scored.push(Job::Kernel);
+        out.push((Job::Perplexity, scored));
+    } else if f.blocks > 0 {
         let mut scored = Vec::new();
         for p in parts.clone() {
             for b in 0..f.blocks {
@@ -280,6 +306,7 @@ mod tests {
             kinds: ["embed", "layer", "head"].map(String::from).to_vec(),
             blocks,
             captured_routing: false,
+            text: false,
             trial: None,
         }
     }
@@ -317,6 +344,14 @@ mod tests {
         );
         assert_eq!(needs(of(2, Job::Judge)), ["reference:m.layer2"]);
         assert!(g.names.iter().all(|n| !n.contains("embed") && !n.contains("head")));
+    }
+
+    #[test]
+    fn a_text_is_run_by_the_kernel_and_the_reference_alone() {
+        let g = Graph::new(&[Facts { text: true, ..facts(2, 2) }]);
+        let goal = g.nodes.iter().position(|n| n.job == Job::Perplexity).unwrap();
+        assert_eq!(g.closure(&[goal]).len(), g.nodes.len());
+        assert!(g.nodes.iter().all(|n| !matches!(n.job, Job::Segment(..) | Job::Score | Job::Timing)));
     }
 
     #[test]

@@ -4,7 +4,7 @@ use crate::delivery::{OpenDelivery, read};
 use crate::env::Env;
 use crate::error::CliError;
 use crate::graph::{Facts, Graph};
-use crate::queries::{self, BuildDb, CaptureFacts, Db, DeliveryInput, ModelInput, Retry, RunSettings};
+use crate::queries::{self, BuildDb, CaptureFacts, Db, DeliveryInput, ModelInput, Retry, RunSettings, Text};
 use crate::validations::{Opened, of_model};
 use crate::workspace::{Captures, Machine, Maker, Model, Precision, Workspace};
 use mica_cache::{Cache, StampMemo};
@@ -102,6 +102,8 @@ impl Session {
                 Arc::new(machine.rates.clone()),
                 machine.frac,
                 Arc::new(run_settings(name, m, open, captures.as_ref())?),
+                m.layers,
+                None,
                 captures.map(Arc::new),
                 Arc::new(config.gates.decode),
                 None,
@@ -111,10 +113,56 @@ impl Session {
             session.models.push(model);
             session.facts.push(facts);
         }
+        session.texts(workspace)?;
         session.validations(workspace, &vectors, &inputs, &machines)?;
         let plain: Vec<Facts> = session.facts.iter().map(|f| (**f).clone()).collect();
         session.graph = Graph::new(&plain);
         Ok(session)
+    }
+
+    /// Adds the models on their held-out texts, under names of their own.
+    fn texts(&mut self, workspace: &Workspace) -> Result<(), CliError> {
+        for (i, (name, m)) in workspace.config.model.iter().enumerate() {
+            let Some(held_out) = &m.perplexity else { continue };
+            let path = workspace.path(&held_out.text);
+            let text = String::from_utf8(read(&path)?).map_err(|e| CliError::Config {
+                what: format!("[model.{name}] perplexity.text"),
+                why: format!("{}: not UTF-8: {e}", path.display()),
+            })?;
+            let file = held_out.text.file_name().unwrap_or_default().to_string_lossy().into_owned();
+            let model = self.models[i];
+            let db = &self.db;
+            let run = RunSettings {
+                tokens: held_out.tokens,
+                whole_tokens: held_out.tokens,
+                ..RunSettings::clone(model.run(db))
+            };
+            let text = Text { text, name: file, bounds: workspace.config.gates.validations() };
+            let model = ModelInput::new(
+                db,
+                format!("{name}.perplexity"),
+                m.description.clone(),
+                model.delivery(db),
+                model.recipe(db).clone(),
+                model.allow_non_finite(db),
+                model.product(db).clone(),
+                model.rates(db).clone(),
+                model.frac(db),
+                Arc::new(run),
+                model.layers(db),
+                Some(Arc::new(text)),
+                model.captures(db).clone(),
+                model.thresholds(db).clone(),
+                None,
+            );
+            let failed = |e: crate::error::NodeError| CliError::Delivery {
+                delivery: m.delivery.clone(),
+                message: e.to_string(),
+            };
+            self.facts.push(queries::facts(&self.db, model).map_err(failed)?);
+            self.models.push(model);
+        }
+        Ok(())
     }
 
     /// Adds the walkthrough's validations: those of the op vectors, and those of each model's own weights.
@@ -126,7 +174,8 @@ impl Session {
         machines: &BTreeMap<&String, Machine>,
     ) -> Result<(), CliError> {
         let mut trials = vectors.of_vectors(&self.db, workspace, inputs, machines);
-        for (i, m) in workspace.config.model.values().enumerate() {
+        let whole = workspace.config.model.values().enumerate().filter(|(_, m)| m.layers.is_none());
+        for (i, m) in whole {
             let of_model = of_model(&self.db, self.models[i], &workspace.config.gates.validations());
             let failed = |e: crate::error::NodeError| CliError::Delivery {
                 delivery: m.delivery.clone(),

@@ -2,6 +2,7 @@
 //!
 //! It knows the file's words and refuses others with their line. It reads no delivery.
 
+mod parameters;
 mod validations;
 
 pub use validations::{Gates, Vectors};
@@ -128,6 +129,12 @@ pub struct Model {
     pub recipe: String,
     /// Name of the device.
     pub device: String,
+    /// Only the first layers, and the head after them; all where absent.
+    #[serde(default)]
+    pub layers: Option<usize>,
+    /// A text that the model was not trained on, for its perplexity on the device.
+    #[serde(default)]
+    pub perplexity: Option<HeldOut>,
     /// Teacher-forced tokens of a decode run; all that the captures have where absent.
     #[serde(default)]
     pub tokens: Option<u64>,
@@ -149,6 +156,20 @@ pub struct Model {
     pub allow_non_finite: bool,
 }
 
+/// A held-out text.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HeldOut {
+    /// A UTF-8 file.
+    pub text: PathBuf,
+    /// How many of its positions are scored, from its beginning; at most as many as the caches hold.
+    #[serde(default = "default_positions")]
+    pub tokens: u64,
+}
+
+fn default_positions() -> u64 {
+    200
+}
 fn default_block() -> u64 {
     32
 }
@@ -293,10 +314,16 @@ pub fn parse(path: &Path, text: &str) -> Result<Config, CliError> {
         if !config.device.contains_key(&m.device) {
             return Err(missing("device", &m.device, by, config.device.keys().collect()));
         }
-        if m.block == 0 || m.capacity == 0 || m.tokens == Some(0) {
+        if m.block == 0 || m.capacity == 0 || m.tokens == Some(0) || m.layers == Some(0) {
             return Err(CliError::Config {
                 what: by,
-                why: "block, capacity and tokens are at least 1".into(),
+                why: "block, capacity, tokens and layers are at least 1".into(),
+            });
+        }
+        if let Some(t) = m.perplexity.as_ref().filter(|t| t.tokens == 0 || t.tokens > m.capacity) {
+            return Err(CliError::Config {
+                what: format!("[model.{name}] perplexity.tokens = {}", t.tokens),
+                why: format!("the caches hold 1 to {} positions; say `capacity` for more", m.capacity),
             });
         }
         plain_name(name, by)?;

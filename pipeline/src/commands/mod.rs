@@ -34,7 +34,16 @@ pub fn run(cli: &Cli) -> Result<u8, CliError> {
         std::env::set_current_dir(&cli.dir)
             .map_err(|source| CliError::Read { path: cli.dir.clone(), source })?;
     }
-    let workspace = || Workspace::load(Path::new("."), cli.file.as_deref());
+    let workspace = || {
+        let w = Workspace::load(Path::new("."), cli.file.as_deref())?;
+        match cli.command.selectors() {
+            [] => {
+                let default = w.config.default.clone();
+                w.with_parameters(&[default])
+            }
+            asked => w.with_parameters(asked),
+        }
+    };
     let session = || {
         let w = workspace()?;
         let env = environment(&w, cli.cache.as_deref())?;

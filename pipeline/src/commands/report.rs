@@ -42,6 +42,9 @@ pub fn collect(session: &Session, goals: &[usize], errors: &[Option<NodeError>])
             Job::Judge => queries::judged(&session.db, model).map(|o| {
                 read(session, &o, "report", queries::VALIDATION_KIND, |r| Reported::Validation(Box::new(r)))
             }),
+            Job::Perplexity => queries::surprised(&session.db, model).map(|o| {
+                read(session, &o, "report", queries::VALIDATION_KIND, |r| Reported::Validation(Box::new(r)))
+            }),
             Job::Timing => queries::timed(&session.db, model).map(|o| {
                 read(session, &o, "report", queries::TIMING_KIND, |r| Reported::Timing(Box::new(r)))
             }),

@@ -26,7 +26,7 @@ pub fn run(
     let mut env = environment(workspace, cache)?;
     env.dry = true;
     let session = Session::open(workspace, env)?;
-    let judged = |i: &usize| matches!(session.graph.nodes[*i].job, Job::Score | Job::Judge);
+    let judged = |i: &usize| matches!(session.graph.nodes[*i].job, Job::Score | Job::Judge | Job::Perplexity);
     let goals: Vec<usize> = match selectors {
         [] => (0..session.graph.nodes.len()).filter(judged).collect(),
         s => targets::select(s, &workspace.config.targets, &session.graph.names)?

@@ -11,6 +11,7 @@ use mica_fetch::{CaptureMap, RawConfig, TensorIndex};
 use mica_pack::Scheme;
 use mica_quantize::Recipe;
 use mica_score::Thresholds;
+use mica_score::validation::Bounds;
 use std::sync::Arc;
 
 /// Bumped to ask every action again.
@@ -86,6 +87,17 @@ impl RunSettings {
     }
 }
 
+/// A held-out text.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Text {
+    /// Its words, in UTF-8.
+    pub text: String,
+    /// What a report calls it.
+    pub name: String,
+    /// Bounds of the perplexity's gates.
+    pub bounds: Bounds,
+}
+
 /// A model of the workspace.
 #[salsa::input]
 pub struct ModelInput {
@@ -116,6 +128,12 @@ pub struct ModelInput {
     /// How it is run.
     #[returns(ref)]
     pub run: Arc<RunSettings>,
+    /// Only the first layers.
+    #[returns(copy)]
+    pub layers: Option<usize>,
+    /// The held-out text that it is run on in place of the captured tokens.
+    #[returns(ref)]
+    pub text: Option<Arc<Text>>,
     /// What is known of its captures.
     #[returns(ref)]
     pub captures: Option<Arc<CaptureFacts>>,

@@ -8,6 +8,7 @@ mod compile;
 mod input;
 mod kernel;
 mod pack;
+mod perplexity;
 mod quantize;
 mod reference;
 mod score;
@@ -17,10 +18,11 @@ mod timing;
 mod validation;
 
 pub use compile::KIND as OBJECT_KIND;
-pub use input::{CaptureFacts, DeliveryInput, ModelInput, Retry, RunSettings};
+pub use input::{CaptureFacts, DeliveryInput, ModelInput, Retry, RunSettings, Text};
 pub use kernel::KIND as KERNEL_KIND;
 pub use kernel::linked;
 pub use pack::packed;
+pub use perplexity::{surprised, tokenized};
 pub use quantize::{FIGURES as FIGURES_KIND, quantized};
 pub use reference::referenced;
 pub use score::{KIND as SCORE_KIND, Report, scored};
@@ -97,6 +99,8 @@ pub fn node(db: &dyn Db, model: ModelInput, job: Job) -> Result<()> {
         Job::Kernel => whole(db, model).map(drop),
         Job::Timing => timed(db, model).map(drop),
         Job::Score => scored(db, model).map(drop),
+        Job::Tokenize => tokenized(db, model).map(drop),
+        Job::Perplexity => surprised(db, model).map(drop),
         Job::Expected(p) => expected(db, model, p).map(drop),
         Job::Trial(p, run) => tried(db, model, p, run).map(drop),
         Job::Judge => judged(db, model).map(drop),

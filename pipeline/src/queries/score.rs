@@ -51,6 +51,9 @@ pub fn scored(db: &dyn Db, model: ModelInput) -> Result<Outcome> {
         .param("thresholds", format!("{thresholds:?}"))
         .param("vocabulary", stack.facts.vocab)
         .param("width", stack.facts.hidden);
+    if let Some(layers) = model.layers(db) {
+        recipe = recipe.param("first layers only", layers);
+    }
     let mut runs: Vec<Vec<Vec<Outcome>>> = Vec::new();
     for (name, routing) in
         [("reference", None), ("free", Some(Routing::Free)), ("forced", Some(Routing::Forced))]
@@ -127,7 +130,7 @@ pub fn scored(db: &dyn Db, model: ModelInput) -> Result<Outcome> {
             vocab: stack.facts.vocab as usize,
             input_ids: &ids.ids,
             next_ids: &ids.next,
-            stack: Stack::Whole,
+            stack: if model.layers(db).is_some() { Stack::Shorter } else { Stack::Whole },
             reference: chains[0].chain(),
             free: chains[1].chain(),
             forced: chains[2].chain(),

@@ -1,8 +1,9 @@
 //! What everything else starts from: the described model, which tensor plays which role, tensor
 //! digests, the plan of a part's constants, and what was captured.
 
+use super::reference::integers;
 use super::score::no_capture;
-use super::{Db, ModelInput, Result, retriable, target};
+use super::{Db, ModelInput, Result, blob, retriable, target, tokenized};
 use crate::action::{BodyError, Produced, Request, action};
 use crate::delivery::OpenDelivery;
 use crate::error::NodeError;
@@ -37,6 +38,14 @@ pub fn stack(db: &dyn Db, model: ModelInput) -> Result<Arc<Stack>> {
     let config = &model.delivery(db).config(db).text;
     let of = |e: &dyn std::fmt::Display| refused(db, model, "config", e);
     let stack = mica_models::describe(model.description(db), config).map_err(|e| of(&e))?;
+    let stack = match model.layers(db) {
+        None => stack,
+        Some(n) => {
+            let all = stack.layers.len();
+            let why = |_| of(&format!("{n} layers are asked for, and the model has {all}"));
+            stack.shortened(n).map_err(why)?
+        }
+    };
     match model.trial(db) {
         None => Ok(Arc::new(stack)),
         Some(t) => t.stack(stack).map(Arc::new).map_err(|e| of(&e)),
@@ -70,6 +79,7 @@ pub fn facts(db: &dyn Db, model: ModelInput) -> Result<Arc<Facts>> {
         captured_routing: label
             .is_ok_and(|l| l.is_tight() && l.source == mica_score::decode::Source::Published)
             && (0..layers).all(|i| routing_entry(db, model, i).is_some()),
+        text: model.text(db).is_some(),
         trial: None,
     }))
 }
@@ -298,6 +308,19 @@ fn ids_digest(ids: &[i64]) -> Digest {
 /// The teacher-forced ids of a decode run.
 #[salsa::tracked(returns(clone))]
 pub fn token_ids(db: &dyn Db, model: ModelInput) -> Result<Arc<Ids>> {
+    if model.text(db).is_some() {
+        let made = tokenized(db, model)?;
+        let lost = |e: BodyError| match e {
+            BodyError::Lost(blob) => {
+                NodeError::Lost { target: format!("fetch:{}.ids", model.name(db)), blob: blob.to_string() }
+            }
+            e => refused(db, model, "ids", format!("{e:?}")),
+        };
+        let mut ids = integers(&blob(db.env(), made.digest("ids")).map_err(lost)?);
+        let next = ids.split_off(1.min(ids.len()));
+        ids.extend(&next[..next.len().saturating_sub(1)]);
+        return Ok(Arc::new(Ids { digest: ids_digest(&ids), next_digest: ids_digest(&next), ids, next }));
+    }
     let names = match model.captures(db) {
         Some(c) => &c.names,
         None => {

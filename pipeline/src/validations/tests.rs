@@ -36,6 +36,8 @@ fn broken(s: &Session, name: &str, what: Option<Broken>) -> ModelInput {
         model.rates(db).clone(),
         model.frac(db),
         model.run(db).clone(),
+        None,
+        None,
         model.captures(db).clone(),
         model.thresholds(db).clone(),
         Some(Arc::new(trial)),

@@ -2,7 +2,9 @@
 //! each validation's gates.
 
 use mica_score::Thresholds;
-use mica_score::validation::{Bounds, Embed, Layers, LmHead, Mixer, Moe, MoeRouted, Reference, Router};
+use mica_score::validation::{
+    Bounds, Embed, Layers, LmHead, Mixer, Moe, MoeRouted, Perplexity, Reference, Router,
+};
 use serde::Deserialize;
 use std::path::PathBuf;
 
@@ -41,6 +43,7 @@ pub struct Gates {
     hybrid: Layers,
     embed: Embed,
     lm_head: LmHead,
+    perplexity: Perplexity,
 }
 
 impl Gates {
@@ -61,6 +64,7 @@ impl Gates {
             hybrid: g.hybrid,
             embed: g.embed,
             lm_head: g.lm_head,
+            perplexity: g.perplexity,
         }
     }
 }

@@ -177,6 +177,7 @@ impl<'a> Gathered<'a> {
             published: self.published.clone(),
             counters: None,
             twice: Vec::new(),
+            next_ids: Vec::new(),
             residual_unit: self.unit,
         };
         for p in &self.parts {

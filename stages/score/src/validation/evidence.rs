@@ -124,6 +124,8 @@ pub struct Evidence {
     pub counters: Option<Counters>,
     /// Runs that must agree bit by bit.
     pub twice: Vec<Twice>,
+    /// The ids that follow the positions of a text; empty where none is scored.
+    pub next_ids: Vec<i64>,
     /// The distance of two neighbours in the residual's format.
     pub residual_unit: f64,
 }

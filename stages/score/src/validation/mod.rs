@@ -10,12 +10,13 @@ mod evidence;
 mod gates;
 mod layers;
 mod moe;
+mod perplexity;
 #[cfg(test)]
 mod tests;
 mod thresholds;
 
 pub use evidence::{Choices, Evidence, Item, Layer, Published, Twice, What};
-pub use thresholds::{Bounds, Embed, Layers, LmHead, Mixer, Moe, MoeRouted, Reference, Router};
+pub use thresholds::{Bounds, Embed, Layers, LmHead, Mixer, Moe, MoeRouted, Perplexity, Reference, Router};
 
 use crate::{Gate, ScoreError, Verdict};
 use serde::{Deserialize, Serialize};
@@ -50,6 +51,8 @@ pub enum Kind {
     Embed,
     /// The vocabulary projection.
     LmHead,
+    /// The whole model on a held-out text.
+    Perplexity,
 }
 
 /// What came of a validation.
@@ -94,6 +97,7 @@ pub fn judge(kind: Kind, bounds: &Bounds, evidence: &Evidence) -> Result<Report,
         Kind::Resume => layers::resume(evidence, &bounds.resume.into())?,
         Kind::Embed => ends::embed(evidence, &bounds.embed)?,
         Kind::LmHead => ends::lm_head(evidence, &bounds.lm_head)?,
+        Kind::Perplexity => perplexity::perplexity(evidence, &bounds.perplexity)?,
     };
     Ok(Report { kind, lines, gates })
 }

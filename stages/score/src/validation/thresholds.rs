@@ -114,6 +114,16 @@ bounds! {
 }
 
 bounds! {
+    /// Of `perplexity`, the device against the float64 evaluator on the same weights. Both choose experts
+    /// themselves, so a close decision that falls otherwise is in the figures.
+    Perplexity {
+        ratio = 0.01, "Largest distance of the perplexities' ratio from 1.";
+        divergence = 1e-3, "Largest mean divergence of the device's distributions, in nats a position.";
+        top_1 = 0.98, "Least share of positions at which the device's choice attains the reference's maximum.";
+    }
+}
+
+bounds! {
     /// Of `reference`.
     Reference {
         reference_error = 1e-6, "Largest relative error of our float64 evaluator against the published one.";
@@ -150,6 +160,8 @@ pub struct Bounds {
     pub embed: Embed,
     /// `lm-head`.
     pub lm_head: LmHead,
+    /// `perplexity`.
+    pub perplexity: Perplexity,
 }
 
 impl Bounds {
@@ -170,6 +182,7 @@ impl Bounds {
             Kind::Hybrid => format!("{:?}", self.hybrid),
             Kind::Embed => format!("{:?}", self.embed),
             Kind::LmHead => format!("{:?}", self.lm_head),
+            Kind::Perplexity => format!("{:?}", self.perplexity),
         }
     }
 }
