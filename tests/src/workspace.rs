@@ -10,6 +10,9 @@ use toml::{Table, Value};
 /// The shipped deliveries that the default workspace names.
 const DELIVERIES: [&str; 3] = ["tiny", "tiny-w4a16", "ops"];
 
+/// The text that the default workspace's models are scored on.
+const HELD_OUT: &str = "held-out.txt";
+
 /// A folder with a `workspace.toml`: the default one, until a test changes it. The deliveries are links to
 /// the shipped ones, until a test asks for its own copy.
 pub struct Workspace {
@@ -40,6 +43,7 @@ impl Workspace {
             let from = shipped(name).canonicalize().expect("a shipped delivery");
             std::os::unix::fs::symlink(from, deliveries.join(name)).expect("a link to a delivery");
         }
+        std::os::unix::fs::symlink(shipped(HELD_OUT), deliveries.join(HELD_OUT)).expect("a link to the text");
         let cache = Some(dir.path().join("cache"));
         let workspace = Workspace { dir, binary: binary.into(), cache, config };
         workspace.save();
