@@ -20,9 +20,9 @@ pub struct Facts {
     pub blocks: usize,
     /// Whether forced routing comes from captures of the same weights (else from our own reference).
     pub captured_routing: bool,
-    /// Whether the tokens are a held-out text's: the whole kernel is run on all of them, and scored beside the
-    /// reference by what it says of the text.
-    pub text: bool,
+    /// Of a model on a held-out text: the model whose weights and programs it runs. The whole kernel is run
+    /// on all tokens, and scored beside the reference by what it says of the text.
+    pub text_of: Option<String>,
     /// Of a validation: what it runs, in place of all the nodes of a model.
     pub trial: Option<TrialFacts>,
 }
@@ -143,11 +143,15 @@ impl Graph {
     /// The graph of all models.
     pub fn new(models: &[Facts]) -> Graph {
         let mut g = Graph { nodes: Vec::new(), names: Vec::new(), needs: Vec::new() };
+        let mut at = std::collections::HashMap::new();
         for (model, facts) in models.iter().enumerate() {
-            let mut at = std::collections::HashMap::new();
+            let of = |name: &String| models.iter().position(|f| f.model == *name);
+            let base = facts.text_of.as_ref().and_then(of).unwrap_or(model);
             for (job, needs) in jobs(facts) {
-                let needs = needs.iter().map(|n| at[n]).collect();
-                at.insert(job, g.nodes.len());
+                let needs =
+                    needs.iter().map(|&n| at.get(&(model, n)).copied().unwrap_or_else(|| at[&(base, n)]));
+                let needs = needs.collect();
+                at.insert((model, job), g.nodes.len());
                 g.nodes.push(NodeId { model, job });
                 g.names.push(name(facts, job));
                 g.needs.push(needs);
@@ -179,6 +183,9 @@ fn jobs(f: &Facts) -> Vec<(Job, Vec<Job>)> {
     if let Some(trial) = &f.trial {
         return trial_jobs(f, trial);
     }
+    if f.text_of.is_some() {
+        return text_jobs(f);
+    }
     let parts = 0..f.parts.len();
     let head = f.parts.len() - 1;
     let mut out = Vec::new();
@@ -193,23 +200,7 @@ fn jobs(f: &Facts) -> Vec<(Job, Vec<Job>)> {
     let quantized = || parts.clone().map(Job::Quantize);
     let compiled = (0..f.kinds.len()).map(Job::Compile);
     out.push((Job::Link, compiled.chain(quantized()).collect()));
-    if f.text {
-        out.push((Job::Tokenize, vec![]));
-        let mut scored = Vec::new();
-        for p in parts.clone() {
-            for b in 0..f.blocks {
-                let mut needs = vec![Job::Tokenize, Job::Quantize(p)];
-                needs.extend((p > 0).then(|| Job::Reference(p - 1, b)));
-                needs.extend((b > 0).then(|| Job::Reference(p, b - 1)));
-                out.push((Job::Reference(p, b), needs));
-            }
-        }
-        scored.extend((0..f.blocks).map(|b| Job::Reference(head, b)));
-        let needs = [Job::Tokenize, Job::Link].into_iter().chain(quantized());
-        out.push((Job::Kernel, needs.collect()));
-        scored.push(Job::Kernel);
-        out.push((Job::Perplexity, scored));
-    } else if f.blocks > 0 {
+    if f.blocks > 0 {
         let mut scored = Vec::new();
         for p in parts.clone() {
             for b in 0..f.blocks {
@@ -244,6 +235,26 @@ fn jobs(f: &Facts) -> Vec<(Job, Vec<Job>)> {
     } else {
         out.push((Job::Timing, vec![Job::Link]));
     }
+    out
+}
+
+/// The jobs of a model on a held-out text; what they need of the weights are the model's own jobs.
+fn text_jobs(f: &Facts) -> Vec<(Job, Vec<Job>)> {
+    let parts = 0..f.parts.len();
+    let head = f.parts.len() - 1;
+    let mut out = vec![(Job::Tokenize, vec![])];
+    for p in parts.clone() {
+        for b in 0..f.blocks {
+            let mut needs = vec![Job::Tokenize, Job::Quantize(p)];
+            needs.extend((p > 0).then(|| Job::Reference(p - 1, b)));
+            needs.extend((b > 0).then(|| Job::Reference(p, b - 1)));
+            out.push((Job::Reference(p, b), needs));
+        }
+    }
+    let needs = [Job::Tokenize, Job::Link].into_iter().chain(parts.map(Job::Quantize));
+    out.push((Job::Kernel, needs.collect()));
+    let scored = (0..f.blocks).map(|b| Job::Reference(head, b)).chain([Job::Kernel]);
+    out.push((Job::Perplexity, scored.collect()));
     out
 }
 
@@ -306,7 +317,7 @@ mod tests {
             kinds: ["embed", "layer", "head"].map(String::from).to_vec(),
             blocks,
             captured_routing: false,
-            text: false,
+            text_of: None,
             trial: None,
         }
     }
@@ -347,11 +358,15 @@ mod tests {
     }
 
     #[test]
-    fn a_text_is_run_by_the_kernel_and_the_reference_alone() {
-        let g = Graph::new(&[Facts { text: true, ..facts(2, 2) }]);
-        let goal = g.nodes.iter().position(|n| n.job == Job::Perplexity).unwrap();
-        assert_eq!(g.closure(&[goal]).len(), g.nodes.len());
-        assert!(g.nodes.iter().all(|n| !matches!(n.job, Job::Segment(..) | Job::Score | Job::Timing)));
+    fn a_text_is_run_by_its_models_kernel_and_reference() {
+        let text = Facts { model: "m.perplexity".into(), text_of: Some("m".into()), ..facts(2, 2) };
+        let g = Graph::new(&[facts(2, 2), text]);
+        let goal = g.names.iter().position(|n| n == "score:m.perplexity").unwrap();
+        let wanted = g.closure(&[goal]);
+        let names: Vec<&str> = wanted.iter().map(|&i| g.names[i].as_str()).collect();
+        assert!(names.contains(&"link:m.kernel") && names.contains(&"quantize:m.head"));
+        assert!(names.contains(&"reference:m.perplexity.head.block1"));
+        assert!(!names.iter().any(|n| n.starts_with("reference:m.l") || n.contains("decode")));
     }
 
     #[test]

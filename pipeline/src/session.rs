@@ -138,7 +138,7 @@ impl Session {
                 ..RunSettings::clone(model.run(db))
             };
             let text = Text { text, name: file, bounds: workspace.config.gates.validations() };
-            let model = ModelInput::new(
+            let on_text = ModelInput::new(
                 db,
                 format!("{name}.perplexity"),
                 m.description.clone(),
@@ -150,7 +150,7 @@ impl Session {
                 model.frac(db),
                 Arc::new(run),
                 model.layers(db),
-                Some(Arc::new(text)),
+                Some((Arc::new(text), model)),
                 model.captures(db).clone(),
                 model.thresholds(db).clone(),
                 None,
@@ -159,8 +159,8 @@ impl Session {
                 delivery: m.delivery.clone(),
                 message: e.to_string(),
             };
-            self.facts.push(queries::facts(&self.db, model).map_err(failed)?);
-            self.models.push(model);
+            self.facts.push(queries::facts(&self.db, on_text).map_err(failed)?);
+            self.models.push(on_text);
         }
         Ok(())
     }

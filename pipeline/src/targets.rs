@@ -61,20 +61,22 @@ pub fn glob(pattern: &str, name: &str) -> bool {
     rest.len() >= last.len() && rest.ends_with(last)
 }
 
-/// Whether a selector names a node: the whole name, or all of it up to a `.` (so `simulate:tiny.layer5`
-/// takes its blocks), or with the model left out (`score:decode`).
-fn covers(selector: &str, name: &str) -> bool {
-    let up_to_dot = |s: &str| glob(s, name) || name.match_indices('.').any(|(i, _)| glob(s, &name[..i]));
-    if up_to_dot(selector) {
-        return true;
-    }
-    match selector.split_once(':') {
-        Some((stage, part)) if !part.contains('.') => {
-            let with_any_model = format!("{stage}:*.{part}");
-            up_to_dot(&with_any_model)
-        }
-        _ => false,
-    }
+/// The patterns that a selector stands for: itself, and with the model left out (`score:decode`) that of any.
+fn patterns(selector: &str) -> Vec<String> {
+    let any_model = match selector.split_once(':') {
+        Some((stage, part)) if !part.contains('.') => Some(format!("{stage}:*.{part}")),
+        _ => None,
+    };
+    std::iter::once(selector.to_string()).chain(any_model).collect()
+}
+
+/// Whether a pattern names a node: the whole name, or all of it up to a `.` (so `simulate:tiny.layer5`
+/// takes its blocks).
+fn covers(pattern: &str, name: &str) -> bool {
+    // most names differ from most patterns at once
+    let start = pattern.split('*').next().unwrap_or_default();
+    name.starts_with(start)
+        && (glob(pattern, name) || name.match_indices('.').any(|(i, _)| glob(pattern, &name[..i])))
 }
 
 /// Indices of the nodes that the selectors name, ascending. `lists` are the workspace's own names.
@@ -114,8 +116,9 @@ fn select_one(
     for one in expand_ranges(selector)? {
         let before = chosen.len();
         let mut found = false;
+        let patterns = patterns(&one);
         for (i, n) in nodes.iter().enumerate() {
-            if covers(&one, n) {
+            if patterns.iter().any(|p| covers(p, n)) {
                 found = true;
                 chosen.insert(i);
             }

@@ -89,6 +89,8 @@ pub fn run(workspace: &Workspace, cache: Option<&Path>, b: &Build) -> Result<u8,
     env.sink.send(&Event::End { counts: counts.clone(), gates, exit });
     env.sink.finish()?;
     say(&totals(&counts, b.dry_run, start.elapsed().as_secs_f64()));
+    // everything is on disk, and the process ends: freeing each memo on its own would be time for nothing
+    std::mem::forget(session);
     Ok(exit)
 }
 

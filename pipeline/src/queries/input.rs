@@ -131,9 +131,10 @@ pub struct ModelInput {
     /// Only the first layers.
     #[returns(copy)]
     pub layers: Option<usize>,
-    /// The held-out text that it is run on in place of the captured tokens.
+    /// The held-out text that it is run on in place of the captured tokens, and the model whose weights and
+    /// programs are run.
     #[returns(ref)]
-    pub text: Option<Arc<Text>>,
+    pub text: Option<(Arc<Text>, ModelInput)>,
     /// What is known of its captures.
     #[returns(ref)]
     pub captures: Option<Arc<CaptureFacts>>,

@@ -1,7 +1,9 @@
 //! The whole kernel: link, and the device run token by token as it would really run.
 
 use super::segment::{Simulation, constants};
-use super::{Db, ModelInput, Result, compile, compiled, load, need, quantized, retriable, target};
+use super::{
+    Db, ModelInput, Result, compile, compiled, load, need, quantized, retriable, target, weights_of,
+};
 use crate::action::{BodyError, Outcome, Produced, Request, action};
 use crate::graph::Job;
 use crate::host::Feed;
@@ -55,7 +57,8 @@ pub fn linked(db: &dyn Db, model: ModelInput) -> Result<Outcome> {
 pub fn whole(db: &dyn Db, model: ModelInput) -> Result<Outcome> {
     retriable(db);
     let (facts, target) = target(db, model, Job::Kernel)?;
-    let kernel = need(&target, linked(db, model))?.digest("kernel");
+    let weights = weights_of(db, model);
+    let kernel = need(&target, linked(db, weights))?.digest("kernel");
     let ids = need(&target, super::source::token_ids(db, model))?;
     let run = model.run(db);
     let tokens = run.whole_tokens.min(run.tokens) as usize;
@@ -69,7 +72,7 @@ pub fn whole(db: &dyn Db, model: ModelInput) -> Result<Outcome> {
         .input("kernel", kernel);
     let mut segments = Vec::new();
     for (p, name) in facts.parts.iter().enumerate() {
-        let segment = need(&target, quantized(db, model, p))?.digest("segment");
+        let segment = need(&target, quantized(db, weights, p))?.digest("segment");
         recipe = recipe.input(&format!("{name}.constants"), segment);
         segments.push(segment);
     }

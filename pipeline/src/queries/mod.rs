@@ -107,6 +107,11 @@ pub fn node(db: &dyn Db, model: ModelInput, job: Job) -> Result<()> {
     }
 }
 
+/// The model whose weights and programs a model runs: another's, where it is a model on a held-out text.
+fn weights_of(db: &dyn Db, model: ModelInput) -> ModelInput {
+    model.text(db).as_ref().map_or(model, |(_, base)| *base)
+}
+
 /// Reads the retry round, so that the caller is asked again when it is bumped.
 fn retriable(db: &dyn Db) {
     Retry::get(db).round(db);

@@ -19,7 +19,8 @@ pub fn tokenized(db: &dyn Db, model: ModelInput) -> Result<Outcome> {
     retriable(db);
     let (_, target) = target(db, model, Job::Tokenize)?;
     let refused = |message: String| NodeError::Stage { target: target.clone(), message };
-    let text = model.text(db).as_ref().ok_or_else(|| refused("the model has no held-out text".into()))?;
+    let (text, _) =
+        model.text(db).as_ref().ok_or_else(|| refused("the model has no held-out text".into()))?;
     let delivery = model.delivery(db);
     let tokenizer = delivery.tokenizer(db).ok_or_else(|| {
         let name = delivery.name(db);
@@ -63,10 +64,10 @@ pub fn tokenized(db: &dyn Db, model: ModelInput) -> Result<Outcome> {
 pub fn surprised(db: &dyn Db, model: ModelInput) -> Result<Outcome> {
     retriable(db);
     let (facts, target) = target(db, model, Job::Perplexity)?;
-    let Some(text) = model.text(db) else {
+    let Some((text, base)) = model.text(db) else {
         return Err(NodeError::Stage { target, message: "the model has no held-out text".into() });
     };
-    let stack = need(&target, source::stack(db, model))?;
+    let stack = need(&target, source::stack(db, *base))?;
     let vocab = stack.facts.vocab as usize;
     let tokens = model.run(db).tokens as usize;
     let setting = format!("{}, {tokens} tokens", text.name);

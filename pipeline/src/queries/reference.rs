@@ -1,7 +1,7 @@
 //! References: the float64 evaluator on the very weights that the device runs on, dequantized.
 
 use super::source::{self, function};
-use super::{Db, ModelInput, Result, blob, need, output, planned, quantized, retriable, target};
+use super::{Db, ModelInput, Result, blob, need, output, planned, quantized, retriable, target, weights_of};
 use crate::action::{BodyError, Outcome, Produced, Request, action};
 use crate::graph::Job;
 use mica_cache::Recipe;
@@ -16,9 +16,10 @@ use std::collections::BTreeMap;
 pub fn referenced(db: &dyn Db, model: ModelInput, part: usize, block: usize) -> Result<Outcome> {
     retriable(db);
     let (_, target) = target(db, model, Job::Reference(part, block))?;
-    let (function, function_digest) = need(&target, function(db, model, part))?;
-    let segment = need(&target, quantized(db, model, part))?.digest("segment");
-    let plan = need(&target, planned(db, model, part))?;
+    let weights = weights_of(db, model);
+    let (function, function_digest) = need(&target, function(db, weights, part))?;
+    let segment = need(&target, quantized(db, weights, part))?.digest("segment");
+    let plan = need(&target, planned(db, weights, part))?;
     let (first, tokens) = model.run(db).span(block);
     let mut recipe = Recipe::new("reference", eval::NUMERICS_VERSION)
         .param("first", first)

@@ -3,7 +3,7 @@
 
 use super::reference::integers;
 use super::score::no_capture;
-use super::{Db, ModelInput, Result, blob, retriable, target, tokenized};
+use super::{Db, DeliveryInput, ModelInput, Result, blob, retriable, target, tokenized};
 use crate::action::{BodyError, Produced, Request, action};
 use crate::delivery::OpenDelivery;
 use crate::error::NodeError;
@@ -32,23 +32,33 @@ fn fetch_error(target: &str, e: &FetchError) -> NodeError {
     }
 }
 
-/// The described model at the dimensions of the delivery's config.
+/// The described model at the dimensions of a delivery's config, shared by all that is run of it.
+#[salsa::tracked(returns(clone))]
+fn described(
+    db: &dyn Db,
+    delivery: DeliveryInput,
+    description: String,
+) -> std::result::Result<Arc<Stack>, String> {
+    let stack = mica_models::describe(&description, &delivery.config(db).text);
+    stack.map(Arc::new).map_err(|e| e.to_string())
+}
+
+/// The model as it is run: shortened, or restricted to what is validated.
 #[salsa::tracked(returns(clone))]
 pub fn stack(db: &dyn Db, model: ModelInput) -> Result<Arc<Stack>> {
-    let config = &model.delivery(db).config(db).text;
     let of = |e: &dyn std::fmt::Display| refused(db, model, "config", e);
-    let stack = mica_models::describe(model.description(db), config).map_err(|e| of(&e))?;
+    let stack = described(db, model.delivery(db), model.description(db).clone()).map_err(|e| of(&e))?;
     let stack = match model.layers(db) {
         None => stack,
         Some(n) => {
             let all = stack.layers.len();
             let why = |_| of(&format!("{n} layers are asked for, and the model has {all}"));
-            stack.shortened(n).map_err(why)?
+            Arc::new(Stack::clone(&stack).shortened(n).map_err(why)?)
         }
     };
     match model.trial(db) {
-        None => Ok(Arc::new(stack)),
-        Some(t) => t.stack(stack).map(Arc::new).map_err(|e| of(&e)),
+        None => Ok(stack),
+        Some(t) => t.stack(Stack::clone(&stack)).map(Arc::new).map_err(|e| of(&e)),
     }
 }
 
@@ -57,6 +67,15 @@ pub fn stack(db: &dyn Db, model: ModelInput) -> Result<Arc<Stack>> {
 pub fn facts(db: &dyn Db, model: ModelInput) -> Result<Arc<Facts>> {
     if let Some(trial) = model.trial(db) {
         return Ok(trial.facts.clone());
+    }
+    if let Some((_, base)) = model.text(db) {
+        let of = facts(db, *base)?;
+        return Ok(Arc::new(Facts {
+            model: model.name(db).clone(),
+            blocks: model.run(db).blocks(),
+            text_of: Some(of.model.clone()),
+            ..Facts::clone(&of)
+        }));
     }
     let stack = stack(db, model)?;
     let parts = stack.parts();
@@ -79,7 +98,7 @@ pub fn facts(db: &dyn Db, model: ModelInput) -> Result<Arc<Facts>> {
         captured_routing: label
             .is_ok_and(|l| l.is_tight() && l.source == mica_score::decode::Source::Published)
             && (0..layers).all(|i| routing_entry(db, model, i).is_some()),
-        text: model.text(db).is_some(),
+        text_of: None,
         trial: None,
     }))
 }
@@ -195,7 +214,7 @@ pub fn entry(index: &TensorIndex, v: &Virtual) -> std::result::Result<TensorEntr
 pub fn fetched(db: &dyn Db, model: ModelInput, part: usize) -> Result<Arc<Fetched>> {
     retriable(db);
     let (facts, target) = target(db, model, Job::Fetch(part))?;
-    if part == 0 {
+    if part == 0 && model.trial(db).is_none() {
         // what nobody reads is reported once, before anything is built from the rest
         let unread = unread(db, model)?;
         if let Some(first) = unread.first() {

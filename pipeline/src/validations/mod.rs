@@ -107,7 +107,7 @@ pub fn facts(name: String, case: &Case, layer: usize, mixers: &[String]) -> Fact
         kinds,
         blocks: 0,
         captured_routing: false,
-        text: false,
+        text_of: None,
         trial: Some(TrialFacts { parts: parts_run, runs }),
     }
 }
