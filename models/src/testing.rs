@@ -5,7 +5,7 @@ use crate::hir::{Builder, Function, HirError, Node, Op, ParamKind, ValueId};
 use crate::stack::Stack;
 
 /// One thing that is wrong.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Broken {
     /// Norm weights used as `w` instead of `1 + w`, the final norm's included.
     PlainNorms,

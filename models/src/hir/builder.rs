@@ -259,20 +259,20 @@ impl Builder {
         for (new, &old) in sorted.iter().enumerate() {
             place[old] = new;
         }
-        let number = |v: &ValueId| {
-            ValueId(match self.defs[v.0 as usize] {
+        let mut params: Vec<Option<Param>> = self.params.into_iter().map(Some).collect();
+        let count = params.len();
+        let number = |v: &mut ValueId| {
+            *v = ValueId(match self.defs[v.0 as usize] {
                 Def::Param(i) => place[i] as u32,
-                Def::Node(i) => (self.params.len() + i) as u32,
-            })
+                Def::Node(i) => (count + i) as u32,
+            });
         };
-        let renumber =
-            |node: &Node| Node { inputs: node.inputs.iter().map(number).collect(), ..node.clone() };
-        Ok(Function {
-            nodes: self.nodes.iter().map(renumber).collect(),
-            results: self.results.iter().map(|(n, v)| (n.clone(), number(v))).collect(),
-            params: sorted.iter().map(|&i| self.params[i].clone()).collect(),
-            name: self.name,
-        })
+        let mut nodes = self.nodes;
+        nodes.iter_mut().flat_map(|node| &mut node.inputs).for_each(number);
+        let mut results = self.results;
+        results.iter_mut().map(|(_, v)| v).for_each(number);
+        let params = sorted.iter().filter_map(|&i| params[i].take()).collect();
+        Ok(Function { nodes, results, params, name: self.name })
     }
 }
 

@@ -1,6 +1,7 @@
 //! Objects: the code of a kind of part. It depends on shapes and formats, never on weight values.
 
-use super::source::{Planned, function};
+use super::source::Planned;
+use super::view::function;
 use super::{Db, ModelInput, Result, facts, need, planned, retriable, target};
 use crate::action::{BodyError, Outcome, Produced, Request, action};
 use crate::graph::Job;

@@ -16,6 +16,7 @@ mod segment;
 mod source;
 mod timing;
 mod validation;
+mod view;
 
 pub use compile::KIND as OBJECT_KIND;
 pub use input::{CaptureFacts, DeliveryInput, ModelInput, Retry, RunSettings, Text};
@@ -27,9 +28,10 @@ pub use quantize::{FIGURES as FIGURES_KIND, quantized};
 pub use reference::referenced;
 pub use score::{KIND as SCORE_KIND, Report, scored};
 pub use segment::simulated;
-pub use source::{facts, fetched, planned, resolved, stack};
+pub use source::{facts, fetched, planned};
 pub use timing::{KIND as TIMING_KIND, Timing, timed};
 pub use validation::{KIND as VALIDATION_KIND, expected, judged, tried};
+pub use view::{resolved, stack};
 
 pub use compile::compiled;
 pub use kernel::whole;

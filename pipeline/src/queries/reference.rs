@@ -1,6 +1,7 @@
 //! References: the float64 evaluator on the very weights that the device runs on, dequantized.
 
-use super::source::{self, function};
+use super::source;
+use super::view::function;
 use super::{Db, ModelInput, Result, blob, need, output, planned, quantized, retriable, target, weights_of};
 use crate::action::{BodyError, Outcome, Produced, Request, action};
 use crate::graph::Job;

@@ -3,7 +3,8 @@
 
 use super::reference::integers;
 use super::score::no_capture;
-use super::{Db, DeliveryInput, ModelInput, Result, blob, retriable, target, tokenized};
+use super::view::{Delivered, resolved, stack};
+use super::{Db, ModelInput, Result, blob, retriable, target, tokenized};
 use crate::action::{BodyError, Produced, Request, action};
 use crate::delivery::OpenDelivery;
 use crate::error::NodeError;
@@ -11,15 +12,14 @@ use crate::graph::{Facts, Job};
 use mica_cache::{Digest, Recipe, encode};
 use mica_device::segment::{SegmentPlan, Storage};
 use mica_fetch::{Array, CaptureSet, Extent, FetchError, TensorEntry, TensorIndex};
-use mica_models::hir::{Function, Op};
 use mica_models::{Part, Stack};
-use mica_pack::{Dtype, Names, Resolved, Scheme, TensorInfo, Virtual};
+use mica_pack::{Resolved, Virtual};
 use mica_score::decode::{CaptureChain, CaptureLabel};
 use std::str::FromStr;
 use std::sync::Arc;
 
 /// A stage's refusal that belongs to a delivery as a whole.
-fn refused(db: &dyn Db, model: ModelInput, part: &str, e: impl std::fmt::Display) -> NodeError {
+pub(super) fn refused(db: &dyn Db, model: ModelInput, part: &str, e: impl std::fmt::Display) -> NodeError {
     NodeError::Stage { target: format!("fetch:{}.{part}", model.name(db)), message: e.to_string() }
 }
 
@@ -29,36 +29,6 @@ fn fetch_error(target: &str, e: &FetchError) -> NodeError {
         NodeError::Environment { target, message }
     } else {
         NodeError::Stage { target, message }
-    }
-}
-
-/// The described model at the dimensions of a delivery's config, shared by all that is run of it.
-#[salsa::tracked(returns(clone))]
-fn described(
-    db: &dyn Db,
-    delivery: DeliveryInput,
-    description: String,
-) -> std::result::Result<Arc<Stack>, String> {
-    let stack = mica_models::describe(&description, &delivery.config(db).text);
-    stack.map(Arc::new).map_err(|e| e.to_string())
-}
-
-/// The model as it is run: shortened, or restricted to what is validated.
-#[salsa::tracked(returns(clone))]
-pub fn stack(db: &dyn Db, model: ModelInput) -> Result<Arc<Stack>> {
-    let of = |e: &dyn std::fmt::Display| refused(db, model, "config", e);
-    let stack = described(db, model.delivery(db), model.description(db).clone()).map_err(|e| of(&e))?;
-    let stack = match model.layers(db) {
-        None => stack,
-        Some(n) => {
-            let all = stack.layers.len();
-            let why = |_| of(&format!("{n} layers are asked for, and the model has {all}"));
-            Arc::new(Stack::clone(&stack).shortened(n).map_err(why)?)
-        }
-    };
-    match model.trial(db) {
-        None => Ok(stack),
-        Some(t) => t.stack(Stack::clone(&stack)).map(Arc::new).map_err(|e| of(&e)),
     }
 }
 
@@ -104,63 +74,8 @@ pub fn facts(db: &dyn Db, model: ModelInput) -> Result<Arc<Facts>> {
 }
 
 /// The part of a number.
-fn part_of(stack: &Stack, part: usize) -> Part {
+pub(super) fn part_of(stack: &Stack, part: usize) -> Part {
     stack.parts()[part]
-}
-
-/// The flattened function of a part, and its digest. Where values are not rounded as a bfloat16 run of the
-/// published model stores them, its roundings are casts, which neither device nor reference rounds at.
-#[salsa::tracked(returns(clone))]
-pub fn function(db: &dyn Db, model: ModelInput, part: usize) -> Result<(Arc<Function>, Digest)> {
-    let stack = stack(db, model)?;
-    let f = stack.function(part_of(&stack, part)).map_err(|e| refused(db, model, "config", e))?;
-    let mut f = f.clone();
-    if !model.run(db).stored_rounding {
-        for node in &mut f.nodes {
-            if let Op::Round { dtype } = node.op {
-                node.op = Op::Cast { dtype };
-            }
-        }
-    }
-    let digest = blake3::hash(&encode("function", &f));
-    Ok((Arc::new(f), digest))
-}
-
-/// A delivery's tensors as pack sees them.
-struct Delivered<'a> {
-    index: &'a TensorIndex,
-    scheme: Option<&'a Scheme>,
-}
-
-impl<'a> Delivered<'a> {
-    fn of(db: &'a dyn Db, model: ModelInput) -> Delivered<'a> {
-        let input = model.delivery(db);
-        Delivered { index: input.index(db), scheme: input.scheme(db).as_deref() }
-    }
-}
-
-impl Names for Delivered<'_> {
-    fn find(&self, name: &str) -> Option<TensorInfo> {
-        let e = self.index.find(name)?;
-        let dtype = Dtype::from_name(e.dtype.name())?;
-        Some(TensorInfo { dtype, shape: e.shape.clone() })
-    }
-    fn all(&self) -> Box<dyn Iterator<Item = &str> + '_> {
-        Box::new(self.index.tensors.keys().map(String::as_str))
-    }
-    fn scheme(&self) -> Option<&Scheme> {
-        self.scheme
-    }
-}
-
-/// Which tensors play which role in a part.
-#[salsa::tracked(returns(clone))]
-pub fn resolved(db: &dyn Db, model: ModelInput, part: usize) -> Result<Arc<Resolved>> {
-    let stack = stack(db, model)?;
-    let part = part_of(&stack, part);
-    mica_pack::resolve(&Delivered::of(db, model), &stack, part)
-        .map(Arc::new)
-        .map_err(|e| refused(db, model, &part.to_string(), e))
 }
 
 /// Tensors of the delivery that no part reads and that the model does not knowingly ignore.
@@ -170,7 +85,7 @@ pub fn unread(db: &dyn Db, model: ModelInput) -> Result<Arc<Vec<String>>> {
     let parts = (0..stack.parts().len()).map(|p| resolved(db, model, p));
     let parts = parts.collect::<Result<Vec<_>>>()?;
     let parts: Vec<&Resolved> = parts.iter().map(|r| &**r).collect();
-    Ok(Arc::new(mica_pack::unread(&Delivered::of(db, model), &stack.naming, parts)))
+    Ok(Arc::new(mica_pack::unread(&Delivered::of(db, model.delivery(db)), &stack.naming, parts)))
 }
 
 /// Digests of a part's tensors.

@@ -7,7 +7,8 @@ mod evidence;
 
 use super::reference::{bytes, floats};
 use super::segment::{Simulation, constants};
-use super::source::{self, Captured, function};
+use super::source::{self, Captured};
+use super::view::{self, function};
 use super::{
     Db, ModelInput, Result, blob, compile, compiled, load, need, output, planned, quantized, retriable,
     target,
@@ -150,7 +151,7 @@ pub fn expected(db: &dyn Db, model: ModelInput, part: usize) -> Result<Outcome> 
     if let Some((_, digest)) = &ids {
         recipe = recipe.input("ids", *digest);
     }
-    let width = need(&target, source::stack(db, model))?.facts.hidden as usize;
+    let width = need(&target, view::stack(db, model))?.facts.hidden as usize;
     let env = db.env();
     let request = Request { target: &target, recipe, memory: 64 << 20, bytes_in: 0 };
     action(env, request, || {
@@ -223,7 +224,7 @@ fn ids(db: &dyn Db, model: ModelInput, trial: &Trial) -> Result<Option<(Vec<i64>
     if trial.hidden != Hidden::Ids {
         return Ok(None);
     }
-    let vocab = source::stack(db, model)?.facts.vocab as i64;
+    let vocab = view::stack(db, model)?.facts.vocab as i64;
     let mut ids: Vec<i64> = match model.captures(db) {
         Some(_) => source::token_ids(db, model)?.ids.clone(),
         None => Vec::new(),
@@ -268,7 +269,7 @@ pub fn tried(db: &dyn Db, model: ModelInput, part: usize, run: usize) -> Result<
     if let Some((_, digest)) = &ids {
         recipe = recipe.input("ids", *digest);
     }
-    let width = need(&target, source::stack(db, model))?.facts.hidden as usize;
+    let width = need(&target, view::stack(db, model))?.facts.hidden as usize;
     let env = db.env();
     let request = Request { target: &target, recipe, memory: 64 << 20, bytes_in: 0 };
     action(env, request, || {

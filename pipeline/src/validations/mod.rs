@@ -50,11 +50,32 @@ pub struct Trial {
 }
 
 impl Trial {
+    /// What it runs of the model.
+    pub fn excerpt(&self) -> Excerpt {
+        Excerpt {
+            subject: self.subject,
+            layer: self.layer,
+            #[cfg(test)]
+            broken: self.broken,
+        }
+    }
+}
+
+/// What is run of a model. Validations of one delivery that run the same share it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Excerpt {
+    subject: Subject,
+    layer: usize,
+    #[cfg(test)]
+    broken: Option<mica_models::testing::Broken>,
+}
+
+impl Excerpt {
     /// The stack with the function in place that is run.
     ///
     /// # Errors
     /// A stack without such a module.
-    pub fn stack(&self, stack: Stack) -> Result<Stack, HirError> {
+    pub fn of(self, stack: Stack) -> Result<Stack, HirError> {
         #[cfg(test)]
         let stack = match self.broken {
             Some(what) => mica_models::testing::broken(&stack, what)?,

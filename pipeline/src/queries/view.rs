@@ -1,0 +1,129 @@
+//! The described model as it is run: whole, shortened, or restricted to what is validated; its functions, and
+//! which of a delivery's tensors play which role in it. All models that run the same of one delivery share it.
+
+use super::source::{part_of, refused};
+use super::{Db, DeliveryInput, ModelInput, Result};
+use crate::validations::Excerpt;
+use mica_cache::{Digest, encode};
+use mica_fetch::TensorIndex;
+use mica_models::Stack;
+use mica_models::hir::{Function, Op};
+use mica_pack::{Dtype, Names, Resolved, Scheme, TensorInfo};
+use std::sync::Arc;
+
+/// What is run of a description.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+struct View {
+    description: String,
+    layers: Option<usize>,
+    excerpt: Option<Excerpt>,
+}
+
+impl View {
+    fn of(db: &dyn Db, model: ModelInput) -> View {
+        View {
+            description: model.description(db).clone(),
+            layers: model.layers(db),
+            excerpt: model.trial(db).as_ref().map(|t| t.excerpt()),
+        }
+    }
+}
+
+/// A value, or why there is none, in words that name no model.
+type Shared<T> = std::result::Result<T, String>;
+
+/// The described model at the dimensions of a delivery's config.
+#[salsa::tracked(returns(clone))]
+fn described(db: &dyn Db, delivery: DeliveryInput, description: String) -> Shared<Arc<Stack>> {
+    let stack = mica_models::describe(&description, &delivery.config(db).text);
+    stack.map(Arc::new).map_err(|e| e.to_string())
+}
+
+#[salsa::tracked(returns(clone))]
+fn viewed(db: &dyn Db, delivery: DeliveryInput, view: View) -> Shared<Arc<Stack>> {
+    let mut stack = described(db, delivery, view.description)?;
+    if let Some(n) = view.layers {
+        let why = |_| format!("{n} layers are asked for, and the model has {}", stack.layers.len());
+        stack = Arc::new(Stack::clone(&stack).shortened(n).map_err(why)?);
+    }
+    match view.excerpt {
+        None => Ok(stack),
+        Some(e) => e.of(Stack::clone(&stack)).map(Arc::new).map_err(|e| e.to_string()),
+    }
+}
+
+/// The model's stack.
+pub fn stack(db: &dyn Db, model: ModelInput) -> Result<Arc<Stack>> {
+    viewed(db, model.delivery(db), View::of(db, model)).map_err(|e| refused(db, model, "config", e))
+}
+
+#[salsa::tracked(returns(clone))]
+fn flattened(
+    db: &dyn Db,
+    delivery: DeliveryInput,
+    view: View,
+    part: usize,
+    stored_rounding: bool,
+) -> Shared<(Arc<Function>, Digest)> {
+    let stack = viewed(db, delivery, view)?;
+    let mut f = stack.function(part_of(&stack, part)).map_err(|e| e.to_string())?.clone();
+    if !stored_rounding {
+        for node in &mut f.nodes {
+            if let Op::Round { dtype } = node.op {
+                node.op = Op::Cast { dtype };
+            }
+        }
+    }
+    let digest = blake3::hash(&encode("function", &f));
+    Ok((Arc::new(f), digest))
+}
+
+/// The flattened function of a part, and its digest. Where values are not rounded as a bfloat16 run of the
+/// published model stores them, its roundings are casts, which neither device nor reference rounds at.
+pub fn function(db: &dyn Db, model: ModelInput, part: usize) -> Result<(Arc<Function>, Digest)> {
+    let rounding = model.run(db).stored_rounding;
+    flattened(db, model.delivery(db), View::of(db, model), part, rounding)
+        .map_err(|e| refused(db, model, "config", e))
+}
+
+/// A delivery's tensors as pack sees them.
+pub struct Delivered<'a> {
+    index: &'a TensorIndex,
+    scheme: Option<&'a Scheme>,
+}
+
+impl<'a> Delivered<'a> {
+    /// Those of a delivery.
+    pub fn of(db: &'a dyn Db, delivery: DeliveryInput) -> Delivered<'a> {
+        Delivered { index: delivery.index(db), scheme: delivery.scheme(db).as_deref() }
+    }
+}
+
+impl Names for Delivered<'_> {
+    fn find(&self, name: &str) -> Option<TensorInfo> {
+        let e = self.index.find(name)?;
+        let dtype = Dtype::from_name(e.dtype.name())?;
+        Some(TensorInfo { dtype, shape: e.shape.clone() })
+    }
+    fn all(&self) -> Box<dyn Iterator<Item = &str> + '_> {
+        Box::new(self.index.tensors.keys().map(String::as_str))
+    }
+    fn scheme(&self) -> Option<&Scheme> {
+        self.scheme
+    }
+}
+
+#[salsa::tracked(returns(clone))]
+fn found(db: &dyn Db, delivery: DeliveryInput, view: View, part: usize) -> Shared<Arc<Resolved>> {
+    let stack = viewed(db, delivery, view)?;
+    let found = mica_pack::resolve(&Delivered::of(db, delivery), &stack, part_of(&stack, part));
+    found.map(Arc::new).map_err(|e| e.to_string())
+}
+
+/// Which tensors play which role in a part.
+pub fn resolved(db: &dyn Db, model: ModelInput, part: usize) -> Result<Arc<Resolved>> {
+    found(db, model.delivery(db), View::of(db, model), part).map_err(|e| {
+        let name = stack(db, model).map_or_else(|_| part.to_string(), |s| part_of(&s, part).to_string());
+        refused(db, model, &name, e)
+    })
+}
