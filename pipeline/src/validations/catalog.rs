@@ -1,6 +1,6 @@
 //! The validations by name: of the op vectors, and of a delivery's own weights.
 
-use super::Subject;
+use super::{Span, Subject};
 use mica_score::validation::Kind;
 
 /// A validation of the walkthrough.
@@ -35,21 +35,29 @@ pub const OF_VECTORS: &[Case] = &[
     vector("deltanet[steps=4]", Kind::Deltanet, LINEAR, "deltanet_4steps"),
     // key and value dimensions that differ, three value heads a key head
     vector("deltanet[steps=3,rect=1]", Kind::Deltanet, LINEAR, "deltanet_rect_3steps"),
-    vector("linear-layer", Kind::LinearLayer, Subject::Layers, "linear_layer"),
-    vector("linear-layer[layers=2]", Kind::LinearLayer, Subject::Layers, "linear_layers_2"),
+    vector("linear-layer", Kind::LinearLayer, Subject::Layers(Span::All), "linear_layer"),
+    vector("linear-layer[layers=2]", Kind::LinearLayer, Subject::Layers(Span::All), "linear_layers_2"),
     Case { steps: Some(2), ..vector("resume", Kind::Resume, LINEAR, "deltanet_4steps") },
     vector("attention", Kind::Attention, FULL, "attention_1token"),
     vector("attention[tokens=2]", Kind::Attention, FULL, "attention_2tokens"),
     vector("attention[tokens=2,prior=5]", Kind::Attention, FULL, "attention_2tokens_after5"),
-    vector("attention-layer", Kind::AttentionLayer, Subject::Layers, "attention_layer"),
-    vector("hybrid", Kind::Hybrid, Subject::Layers, "hybrid_aaab"),
+    vector("attention-layer", Kind::AttentionLayer, Subject::Layers(Span::All), "attention_layer"),
+    vector("hybrid", Kind::Hybrid, Subject::Layers(Span::All), "hybrid_aaab"),
 ];
 
 /// On a delivery's own weights and captured activations.
 pub const OF_MODELS: &[Case] = &[
+    vector("router", Kind::Router, Subject::Router, ""),
+    vector("moe-routed", Kind::MoeRouted, Subject::Routed, ""),
     vector("moe-block-real", Kind::MoeBlockReal, Subject::Moe, ""),
     vector("deltanet", Kind::Deltanet, LINEAR, ""),
+    vector("linear-layer", Kind::LinearLayer, Subject::Layers(Span::First { full: false }), ""),
+    Case { steps: Some(2), ..vector("resume", Kind::Resume, LINEAR, "") },
     vector("attention", Kind::Attention, FULL, ""),
+    vector("attention-layer", Kind::AttentionLayer, Subject::Layers(Span::First { full: true }), ""),
+    // one token, as the walkthrough has it: over several, a close choice of experts may fall otherwise in one
+    // layer, and the layers after it then compute on other inputs
+    Case { steps: Some(1), ..vector("hybrid", Kind::Hybrid, Subject::Layers(Span::Group), "") },
     vector("embed", Kind::Embed, Subject::Embed, ""),
     vector("lm-head", Kind::LmHead, Subject::Head, ""),
 ];

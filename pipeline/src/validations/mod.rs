@@ -15,8 +15,8 @@ mod vectors;
 pub use catalog::{Case, OF_MODELS, OF_VECTORS};
 pub use inputs::{Hidden, Seeded};
 pub use open::{Opened, of_model};
-pub use subject::Subject;
 use subject::restrict;
+pub use subject::{Span, Subject};
 pub use vectors::{Descriptions, HIDDEN, Vector};
 
 use crate::graph::{Facts, TrialFacts};
@@ -40,6 +40,8 @@ pub struct Trial {
     pub hidden: Hidden,
     /// Steps.
     pub steps: usize,
+    /// Whether more steps were captured: what was captured after the last is then not of this run.
+    pub cut: bool,
     /// What stands behind the name in the printed line.
     pub setting: String,
     /// Bounds of its gates.
@@ -97,7 +99,7 @@ pub fn facts(name: String, case: &Case, layer: usize, mixers: &[String]) -> Fact
     let mut kind_of = vec![0];
     for (i, mixer) in mixers.iter().enumerate() {
         let kind = match case.subject {
-            Subject::Layers => mixer.as_str(),
+            Subject::Layers(_) => mixer.as_str(),
             _ if i == layer => case.subject.word(),
             _ => "elsewhere",
         };
@@ -112,7 +114,7 @@ pub fn facts(name: String, case: &Case, layer: usize, mixers: &[String]) -> Fact
     let parts_run = match case.subject {
         Subject::Embed => vec![0],
         Subject::Head => vec![head],
-        Subject::Layers => (1..head).collect(),
+        Subject::Layers(span) => span.layers(mixers).map(|i| i + 1).collect(),
         _ => vec![layer + 1],
     };
     let runs = match case.kind {

@@ -81,6 +81,7 @@ impl Opened {
                     facts: Arc::new(facts(name.clone(), case, layer, mixers)),
                     hidden: Hidden::Captured(HIDDEN.into()),
                     steps: *steps,
+                    cut: case.steps.is_some(),
                     setting: format!(
                         "{}; {}",
                         setting(case, *steps, width(db, input), mixers.len()),
@@ -133,8 +134,9 @@ pub fn of_model(db: &BuildDb, model: ModelInput, bounds: &Bounds) -> queries::Re
     let names = captures.as_ref().map_or_else(CaptureMap::default, |c| c.names.clone());
     let mut inputs = Vec::new();
     let has = |c: &&Case| match c.subject {
-        Subject::Moe => stack.facts.experts > 0,
+        Subject::Router | Subject::Routed | Subject::Moe => stack.facts.experts > 0,
         Subject::Mixer { .. } => mixers.iter().any(|m| m == c.subject.word()),
+        Subject::Layers(span) => !span.layers(&mixers).is_empty(),
         _ => true,
     };
     for case in OF_MODELS.iter().filter(has) {
@@ -166,8 +168,18 @@ pub fn of_model(db: &BuildDb, model: ModelInput, bounds: &Bounds) -> queries::Re
             }
             Subject::Mixer { .. } => {
                 let (hidden, steps) = rows(names.mixer_input.of(layer));
+                let steps = case.steps.map_or(steps, |s| s.min(steps));
                 let of = setting(case, steps, stack.facts.hidden, 1);
                 (hidden, steps, format!("{of}, layer {layer}"))
+            }
+            Subject::Layers(span) => {
+                let (hidden, steps) = rows(match layer.checked_sub(1) {
+                    Some(below) => names.layer_output.of(below),
+                    None => names.embedding.as_str().into(),
+                });
+                let steps = case.steps.map_or(steps, |s| s.min(steps));
+                let of = setting(case, steps, stack.facts.hidden, span.layers(&mixers).len());
+                (hidden, steps, format!("{of}, layer {layer}, {steps} tokens"))
             }
             _ => {
                 let (hidden, steps) = rows(names.moe_input.of(layer));
@@ -179,6 +191,7 @@ pub fn of_model(db: &BuildDb, model: ModelInput, bounds: &Bounds) -> queries::Re
             subject: case.subject,
             layer,
             facts: Arc::new(facts(name.clone(), case, layer, &mixers)),
+            cut: case.steps.is_some() && matches!(hidden, Hidden::Captured(_)),
             hidden,
             steps,
             setting,

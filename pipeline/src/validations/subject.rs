@@ -6,6 +6,33 @@ use mica_models::Stack;
 use mica_models::hir::{
     Dtype, Function, HirError, Module, Node, Op, Param, ParamKind, Type, ValueId, inline,
 };
+use std::ops::Range;
+
+/// Which of a stack's layers are run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Span {
+    /// All of them.
+    All,
+    /// The first one whose mixer is full attention, else the linear one.
+    First {
+        /// Full attention.
+        full: bool,
+    },
+    /// From the first one to the first of full attention.
+    Group,
+}
+
+impl Span {
+    /// The layers, given all mixers' words; the words are the config's.
+    pub fn layers(self, mixers: &[String]) -> Range<usize> {
+        let first = |full| mixers.iter().position(|m| m == Subject::Mixer { full }.word());
+        match self {
+            Span::All => 0..mixers.len(),
+            Span::First { full } => first(full).map_or(0..0, |i| i..i + 1),
+            Span::Group => first(true).map_or(0..0, |i| 0..i + 1),
+        }
+    }
+}
 
 /// Which function of a stack is run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -22,7 +49,7 @@ pub enum Subject {
         full: bool,
     },
     /// Whole layers.
-    Layers,
+    Layers(Span),
     /// The embedding.
     Embed,
     /// The vocabulary projection on its own, without the norm.
@@ -38,7 +65,7 @@ impl Subject {
             Subject::Moe => "moe",
             Subject::Mixer { full: true } => "full_attention",
             Subject::Mixer { full: false } => "linear_attention",
-            Subject::Layers => "layer",
+            Subject::Layers(_) => "layer",
             Subject::Embed => "embed",
             Subject::Head => "head",
         }
@@ -51,7 +78,7 @@ impl Subject {
             Subject::Routed | Subject::Moe => "mlp",
             Subject::Mixer { full: true } => "self_attn",
             Subject::Mixer { full: false } => "linear_attn",
-            Subject::Layers | Subject::Embed | Subject::Head => "",
+            Subject::Layers(_) | Subject::Embed | Subject::Head => "",
         }
     }
 
@@ -59,6 +86,7 @@ impl Subject {
     pub fn layer(self, mixers: &[String]) -> usize {
         match self {
             Subject::Mixer { .. } => mixers.iter().position(|m| m == self.word()).unwrap_or(0),
+            Subject::Layers(span) => span.layers(mixers).start,
             _ => 0,
         }
     }
@@ -72,7 +100,7 @@ pub fn restrict(mut stack: Stack, subject: Subject, layer: usize) -> Result<Stac
     match subject {
         Subject::Embed => {}
         Subject::Head => stack.head = projection(&stack.head)?,
-        Subject::Layers => {
+        Subject::Layers(_) => {
             for kind in &mut stack.kinds {
                 tap_layer(&mut kind.function);
             }

@@ -117,7 +117,7 @@ fn split(weights: &mut TensorIndex, values: &mut TensorIndex, subject: Subject, 
 fn weight_name(key: &str, subject: Subject, layer: usize) -> Option<String> {
     let rest = key.strip_prefix("weight.")?;
     Some(match subject {
-        Subject::Layers => format!("model.{rest}"),
+        Subject::Layers(_) => format!("model.{rest}"),
         _ => format!("model.layers.{layer}.{}.{rest}", subject.scope()),
     })
 }
@@ -125,7 +125,7 @@ fn weight_name(key: &str, subject: Subject, layer: usize) -> Option<String> {
 fn value_name(key: &str, subject: Subject, layer: usize) -> Option<String> {
     if let Some(rest) = key.strip_prefix("output.") {
         return Some(match subject {
-            Subject::Layers => format!("model.{rest}"),
+            Subject::Layers(_) => format!("model.{rest}"),
             Subject::Router => format!("model.layers.{layer}.mlp.gate:{rest}"),
             _ => format!("model.layers.{layer}.{rest}"),
         });
@@ -143,6 +143,7 @@ fn value_name(key: &str, subject: Subject, layer: usize) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::Span;
     use super::*;
 
     #[test]
@@ -154,12 +155,22 @@ mod tests {
             ("weight.experts.down_proj", Subject::Moe, 0, "model.layers.0.mlp.experts.down_proj"),
             ("weight.A_log", linear, 0, "model.layers.0.linear_attn.A_log"),
             ("weight.q_proj.weight", full, 3, "model.layers.3.self_attn.q_proj.weight"),
-            ("weight.layers.2.mlp.gate.weight", Subject::Layers, 0, "model.layers.2.mlp.gate.weight"),
+            (
+                "weight.layers.2.mlp.gate.weight",
+                Subject::Layers(Span::All),
+                0,
+                "model.layers.2.mlp.gate.weight",
+            ),
             ("output.topk_indices", Subject::Router, 0, "model.layers.0.mlp.gate:topk_indices"),
             ("output.mlp:float_output", Subject::Moe, 0, "model.layers.0.mlp:float_output"),
-            ("output.layers.1:float_output", Subject::Layers, 0, "model.layers.1:float_output"),
+            ("output.layers.1:float_output", Subject::Layers(Span::All), 0, "model.layers.1:float_output"),
             ("state_out.key_cache", full, 3, "model.layers.3.self_attn:key_cache"),
-            ("state_out.layers.1.conv_state", Subject::Layers, 0, "model.layers.1.linear_attn:conv_state"),
+            (
+                "state_out.layers.1.conv_state",
+                Subject::Layers(Span::All),
+                0,
+                "model.layers.1.linear_attn:conv_state",
+            ),
             ("state_in.conv_state", linear, 0, "state_in.conv_state"),
             ("input.hidden", linear, 0, "input.hidden"),
         ];

@@ -42,7 +42,7 @@ fn results(
             std::iter::once(output).chain(components()).collect()
         }
         Subject::Mixer { .. } => vec![(What::Output, "hidden", mixer.of(layer))],
-        Subject::Layers => {
+        Subject::Layers(_) => {
             let output = (What::Output, "hidden", names.layer_output.of(layer));
             let mixer = (What::Mixer, "mixer", mixer.of(layer));
             [output, mixer].into_iter().chain(components()).collect()
@@ -95,10 +95,11 @@ impl<'a> Gathered<'a> {
             for (what, ours, name) in results(trial.subject, names, full, layer) {
                 captured.push((what, ours, find(name)?));
             }
-            let stateful = matches!(trial.subject, Subject::Mixer { .. } | Subject::Layers);
+            let stateful = matches!(trial.subject, Subject::Mixer { .. } | Subject::Layers(_));
             let state = |steps: String, last: String| match (stateful, find(steps)?) {
                 (false, _) => Ok(None),
                 (true, Some(c)) => Ok(Some(c)),
+                (true, None) if trial.cut => Ok(None),
                 (true, None) => find(last),
             };
             parts.push(Part {
@@ -114,8 +115,8 @@ impl<'a> Gathered<'a> {
                 states: [
                     state(names.conv_state_steps.of(layer), names.conv_state.of(layer))?,
                     state(names.recurrent_state_steps.of(layer), names.recurrent_state.of(layer))?,
-                    state(names.key_cache.of(layer), names.key_cache.of(layer))?,
-                    state(names.value_cache.of(layer), names.value_cache.of(layer))?,
+                    state(String::new(), names.key_cache.of(layer))?,
+                    state(String::new(), names.value_cache.of(layer))?,
                 ],
                 choices: find(names.topk_indices.of(layer))?,
             });
@@ -242,7 +243,7 @@ impl Part<'_> {
         }
         let object: Option<Object> = self.object.map(|d| load(env, compile::KIND, d)).transpose()?;
         for ((what, name), captured) in STATES.iter().zip(&self.states) {
-            if !matches!(trial.subject, Subject::Mixer { .. } | Subject::Layers)
+            if !matches!(trial.subject, Subject::Mixer { .. } | Subject::Layers(_))
                 || self.expected.find(name).is_none()
             {
                 continue;
