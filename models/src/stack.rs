@@ -5,6 +5,7 @@ use crate::hir::{Child, Function, Module};
 use crate::naming::Naming;
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::sync::Arc;
 
 /// A kind of layer: one function that many layers share.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -13,8 +14,8 @@ pub struct LayerKind {
     pub name: String,
     /// The layer, flattened. Weight names are the published ones after `layers.N.`.
     pub function: Function,
-    /// The module that was flattened, for its inner functions.
-    pub module: Module,
+    /// The module that was flattened, for its inner functions. Copies of a stack share it.
+    pub module: Arc<Module>,
 }
 
 /// Figures that hold for the whole stack, from the config.
@@ -137,7 +138,7 @@ impl Stack {
         let layer = |(i, &kind): (usize, &usize)| Child {
             name: format!("layer{i}"),
             scope: format!("layers.{i}"),
-            module: self.kinds[kind].module.clone(),
+            module: Module::clone(&self.kinds[kind].module),
         };
         let children = self.layers.iter().enumerate().map(layer).collect();
         let functions = vec![self.embed.clone(), self.head.clone()];

@@ -102,7 +102,11 @@ fn head(c: &Config) -> Result<Function, HirError> {
 
 fn kind(c: &Config, mixer: Mixer) -> Result<LayerKind, HirError> {
     let module = layer_module(c, mixer)?;
-    Ok(LayerKind { name: mixer.word().to_string(), function: inline(&module, mixer.word())?, module })
+    Ok(LayerKind {
+        name: mixer.word().to_string(),
+        function: inline(&module, mixer.word())?,
+        module: module.into(),
+    })
 }
 
 /// A layer with its children `mixer` and `moe`. The entry has the mixer's name.

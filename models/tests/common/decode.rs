@@ -53,7 +53,7 @@ pub fn step_with(
 /// The flattened function of a child path of a layer kind (`["moe", "router"]`).
 pub fn inner(stack: &Stack, kind: &str, path: &[&str], function: &str) -> Function {
     let kind = stack.kinds.iter().find(|k| k.name == kind).expect("a kind of the stack");
-    let module = path.iter().fold(&kind.module, |m: &Module, name| m.child(name).expect("a child"));
+    let module = path.iter().fold(&*kind.module, |m: &Module, name| m.child(name).expect("a child"));
     inline(module, function).expect("flattens")
 }
 

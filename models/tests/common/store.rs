@@ -62,7 +62,7 @@ impl Resource for Store {
 pub fn layer() -> Module {
     let stack = describe("qwen3_5_35b_a3b", &tiny_config()).expect("described");
     let kind = stack.kinds.into_iter().find(|k| k.name == "full_attention");
-    kind.expect("a kind").module
+    Module::clone(&kind.expect("a kind").module)
 }
 
 /// A hidden vector of the tiny model.

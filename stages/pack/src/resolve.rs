@@ -215,16 +215,16 @@ impl Finder<'_> {
     fn locate(&self, source: &WeightSource) -> Result<Found, PackError> {
         let mut found: Vec<(String, Found)> = Vec::new();
         let mut tried = Vec::new();
-        let mut look = |pieces: Vec<String>, shape: &[u64]| {
+        let mut look = |some: &[String], all: &dyn Fn() -> Vec<String>, shape: &[u64]| {
             let mut any = false;
             for ending in Ending::ALL {
                 let there =
                     |piece: &String| Some(ending.spell(piece)).filter(|n| self.names.find(n).is_some());
-                let Some(name) = pieces.iter().find_map(there) else { continue };
+                let Some(name) = some.iter().find_map(there) else { continue };
                 any = true;
                 // Names that differ in `.weight` alone have the same words.
                 if found.iter().all(|(other, _)| *other != name) {
-                    found.push((name, Found { pieces: pieces.clone(), shape: shape.to_vec(), ending }));
+                    found.push((name, Found { pieces: all(), shape: shape.to_vec(), ending }));
                 }
             }
             any
@@ -233,14 +233,18 @@ impl Finder<'_> {
             match form {
                 SourceForm::Whole { names } => {
                     for name in names {
-                        look(vec![name.clone()], &source.published_shape);
+                        let one = std::slice::from_ref(name);
+                        look(one, &|| one.to_vec(), &source.published_shape);
                         tried.push(name.clone());
                     }
                 }
                 SourceForm::PerExpert { experts, piece_shape, templates } => {
                     for each in templates {
                         let name = |e| each.iter().map(move |template| expert_name(template, e));
-                        if !look((0..*experts).flat_map(name).collect(), piece_shape) {
+                        // the first and the last expert stand for all, of which there may be hundreds
+                        let ends = [0, experts.saturating_sub(1)];
+                        let some: Vec<String> = ends.into_iter().flat_map(name).collect();
+                        if !look(&some, &|| (0..*experts).flat_map(name).collect(), piece_shape) {
                             tried.extend(each.iter().map(|template| expert_name(template, 0)));
                         }
                     }
