@@ -101,6 +101,7 @@ impl Checked {
 }
 
 /// The folder of what came from web servers, and of what is known of hubs.
+#[derive(Clone)]
 pub struct Depot {
     dir: PathBuf,
     setting: Setting,
@@ -110,6 +111,11 @@ impl Depot {
     /// The depot in a folder, which is made when something comes.
     pub fn new(dir: PathBuf, setting: Setting) -> Depot {
         Depot { dir, setting }
+    }
+
+    /// The same folder under another rule for the network.
+    pub fn with_network(&self, network: Network) -> Depot {
+        Depot { dir: self.dir.clone(), setting: Setting { network, ..self.setting.clone() } }
     }
 
     /// A source as it is held here. Asks nobody.

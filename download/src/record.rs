@@ -49,6 +49,10 @@ pub(crate) struct Record {
     pub manifest_looked: bool,
     #[serde(default)]
     pub files: BTreeMap<String, Kept>,
+    /// Files that came earlier and have to be compared with the server's; they count as not here until then,
+    /// so that an update that is cut short leaves no mixture.
+    #[serde(default, skip_serializing_if = "BTreeSet::is_empty")]
+    pub stale: BTreeSet<String>,
     /// Files that were asked for and that the server does not have.
     #[serde(default)]
     pub absent: BTreeSet<String>,

@@ -22,6 +22,15 @@ impl Voucher {
             Voucher::Length => "length",
         }
     }
+
+    /// For people.
+    pub fn said(self) -> &'static str {
+        match self {
+            Voucher::Manifest => "the manifest",
+            Voucher::Hub => "the hub's digest",
+            Voucher::Length => "its length alone",
+        }
+    }
 }
 
 /// A file that has been downloaded.

@@ -11,7 +11,6 @@ use crate::place;
 use crate::record::{Kept, Record};
 use crate::shelf::{Found, Look, Shelf};
 use crate::watch::{Voucher, Watch};
-use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -26,8 +25,6 @@ pub(crate) struct Web {
     parts: PathBuf,
     record: Record,
     begun: bool,
-    /// Files that came earlier and have to be compared with the server's.
-    stale: BTreeSet<String>,
 }
 
 impl Web {
@@ -42,7 +39,6 @@ impl Web {
             parts: dir.join("parts"),
             record_path,
             begun: false,
-            stale: BTreeSet::new(),
         }
     }
 
@@ -115,7 +111,7 @@ impl Web {
             vouched: true,
         };
         self.record.files.insert(name.into(), kept);
-        self.stale.remove(name);
+        self.record.stale.remove(name);
         self.save()?;
         Ok(true)
     }
@@ -141,7 +137,7 @@ impl Shelf for Web {
     }
 
     fn here(&self, name: &str) -> bool {
-        !self.stale.contains(name)
+        !self.record.stale.contains(name)
             && self.record.files.get(name).is_some_and(|kept| {
                 fs::metadata(self.files.join(name)).is_ok_and(|m| m.is_file() && m.len() == kept.size)
             })
@@ -153,7 +149,7 @@ impl Shelf for Web {
 
     fn begin(&mut self, client: &Client, watch: &dyn Watch) -> Result<(), DownloadError> {
         if !self.begun {
-            if self.stale.is_empty() {
+            if self.record.stale.is_empty() {
                 self.record = Record::load(&self.record_path, &self.source.to_string());
             }
             if !self.record.manifest_looked {
@@ -184,8 +180,8 @@ impl Shelf for Web {
         };
         let expected = self.expected(name);
         let found = Found { url, meta, expected };
-        if self.stale.contains(name) && self.unchanged(name, &found) {
-            self.stale.remove(name);
+        if self.record.stale.contains(name) && self.unchanged(name, &found) {
+            self.record.stale.remove(name);
             return Ok(Look::Here);
         }
         self.record.absent.remove(name);
@@ -214,7 +210,7 @@ impl Shelf for Web {
             vouched: fetched.voucher == Voucher::Manifest,
         };
         self.record.files.insert(name.into(), kept);
-        self.stale.remove(name);
+        self.record.stale.remove(name);
         self.save()?;
         watch.fetched(&fetched);
         Ok(true)
@@ -258,7 +254,7 @@ impl Shelf for Web {
     }
 
     fn forget(&mut self) {
-        self.stale = self.record.files.keys().cloned().collect();
+        self.record.stale = self.record.files.keys().cloned().collect();
         self.record.absent.clear();
         self.record.manifest = None;
         self.record.manifest_looked = false;

@@ -16,6 +16,9 @@ pub struct Cli {
     /// Cache folder [default: the workspace's `cache`, else .mica beside the file].
     #[arg(long, global = true, value_name = "DIR", env = "MICA_CACHE_DIR")]
     pub cache: Option<PathBuf>,
+    /// Ask nobody for deliveries that are not here.
+    #[arg(long, global = true, env = "MICA_OFFLINE", value_parser = clap::builder::FalseyValueParser::new())]
+    pub offline: bool,
     #[command(subcommand)]
     /// What to do.
     pub command: Command,
@@ -26,6 +29,8 @@ pub struct Cli {
 pub enum Command {
     /// Build targets: run what is out of date, reuse the rest, print the gates.
     Build(Build),
+    /// Download deliveries that lie elsewhere, ahead of a build; or check what is here.
+    Fetch(Fetch),
     /// List the targets.
     Targets {
         /// Only those that these name.
@@ -126,6 +131,28 @@ pub struct Build {
     /// Run everything, whatever the cache has.
     #[arg(short = 'B', long)]
     pub always: bool,
+    /// Write JSON lines of what happens.
+    #[arg(long, value_name = "FILE")]
+    pub events: Option<PathBuf>,
+    /// The report as JSON on standard output.
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// What to fetch.
+#[derive(Debug, Args)]
+pub struct Fetch {
+    /// Deliveries of the workspace [default: all that lie elsewhere].
+    pub deliveries: Vec<String>,
+    /// Only files that are for this.
+    #[arg(long, value_enum, value_delimiter = ',')]
+    pub only: Vec<crate::obtain::Role>,
+    /// Ask what is new, the commit of a hub's branch too, and download what changed.
+    #[arg(long, conflicts_with = "check")]
+    pub update: bool,
+    /// Download nothing; hash what is here, and drop what is not what it has to be.
+    #[arg(long, conflicts_with = "only")]
+    pub check: bool,
     /// Write JSON lines of what happens.
     #[arg(long, value_name = "FILE")]
     pub events: Option<PathBuf>,

@@ -48,7 +48,7 @@ impl OpenDelivery {
         let dir = workspace.path(&d.source);
         let options = ListOptions {
             weights: d.weights.clone(),
-            captures: d.captures.iter().map(|c| c.file.clone()).collect(),
+            captures: d.captures.iter().filter(|c| !c.left_out).map(|c| c.file.clone()).collect(),
             ..ListOptions::default()
         };
         let listing = mica_fetch::list(&dir, &options).map_err(failed)?;

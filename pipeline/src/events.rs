@@ -34,7 +34,7 @@ pub enum Status {
 #[derive(Clone, Debug, Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
 pub enum Event<'a> {
-    /// What will be considered; always the first.
+    /// What will be considered; always the first but for downloads.
     Plan {
         /// Schema version of all that follows.
         schema: u32,
@@ -80,6 +80,14 @@ pub enum Event<'a> {
         pass: Option<bool>,
         /// Why it was not run.
         why: Option<&'a str>,
+    },
+    /// A file of a delivery that came from the network; before the plan, which is drawn from it.
+    Download {
+        /// Schema version, as in the plan.
+        schema: u32,
+        /// What came.
+        #[serde(flatten)]
+        file: &'a crate::obtain::Downloaded,
     },
     /// The end; always the last.
     End {

@@ -15,6 +15,7 @@ pub mod error;
 pub mod events;
 pub mod graph;
 pub mod host;
+pub mod obtain;
 pub mod progress;
 pub mod queries;
 pub mod schedule;

@@ -32,6 +32,30 @@ impl Progress {
         self.bar.enable_steady_tick(Duration::from_millis(200));
     }
 
+    /// Draws a bar of one file's bytes, with rate and time left, where [`Progress::start`] would draw.
+    pub fn start_bytes(&self, label: String, bytes: Option<u64>, have: u64) {
+        if !std::io::stderr().is_terminal() || std::env::var_os("MICA_NO_PROGRESS").is_some() {
+            return;
+        }
+        let style = ProgressStyle::with_template(match bytes {
+            Some(_) => "{bar:28} {bytes}/{total_bytes} {binary_bytes_per_sec} {eta} left  {wide_msg}",
+            None => "{spinner} {bytes} {binary_bytes_per_sec}  {wide_msg}",
+        });
+        // it may have shown another file before
+        self.bar.reset();
+        self.bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+        match bytes {
+            Some(bytes) => self.bar.set_length(bytes),
+            None => self.bar.unset_length(),
+        }
+        self.bar.set_position(have);
+        // what was here before says nothing of the line's rate
+        self.bar.reset_eta();
+        self.bar.set_message(label);
+        self.bar.set_draw_target(ProgressDrawTarget::stderr_with_hz(10));
+        self.bar.enable_steady_tick(Duration::from_millis(200));
+    }
+
     fn show(&self, change: impl FnOnce(&mut Vec<String>)) {
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         change(&mut running);

@@ -8,6 +8,7 @@ mod validations;
 pub use validations::{Gates, Vectors};
 
 use crate::error::CliError;
+use crate::obtain;
 use mica_device::product::{Product, Rates};
 use mica_fetch::CaptureMap;
 use mica_quantize::Recipe;
@@ -61,15 +62,22 @@ pub struct Config {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Delivery {
-    /// Folder with the weights; nothing is ever written there.
+    /// Folder with the weights, in which nothing is ever written; or the address of a folder or of the
+    /// weights file: `https://…`, `hf://org/repo@revision`.
     pub source: PathBuf,
+    /// A variable of the environment that names the folder of a copy, beside `MICA_DELIVERY_<NAME>`.
+    #[serde(default)]
+    pub env: Option<String>,
+    /// Lets addresses be http to other machines than this one.
+    #[serde(default)]
+    pub allow_http: bool,
     /// The weights' file where its name is not the usual one.
     #[serde(default)]
     pub weights: Option<String>,
-    /// `config.json`, where it is not in the folder.
+    /// `config.json`, where it is not in the folder; a path or an address.
     #[serde(default)]
     pub config: Option<PathBuf>,
-    /// `tokenizer.json`, where it is not in the folder.
+    /// `tokenizer.json`, where it is not in the folder; a path or an address.
     #[serde(default)]
     pub tokenizer: Option<PathBuf>,
     /// Captured activations of the published implementation.
@@ -91,6 +99,9 @@ pub struct Captures {
     /// Names that differ from the default ones, by meaning.
     #[serde(default)]
     pub names: CaptureMap,
+    /// The file is not here and no asked target needs it; not a word of the file.
+    #[serde(skip)]
+    pub left_out: bool,
 }
 
 /// What a captured run computed in.
@@ -303,6 +314,7 @@ pub fn parse(path: &Path, text: &str) -> Result<Config, CliError> {
         }
         CliError::toml(path, text, why, at)
     };
+    addresses(path, text, &config)?;
     for (name, m) in &config.model {
         let by = format!("[model.{name}]");
         if !config.delivery.contains_key(&m.delivery) {
@@ -343,6 +355,42 @@ pub fn parse(path: &Path, text: &str) -> Result<Config, CliError> {
         plain_name(name, by)?;
     }
     Ok(config)
+}
+
+/// Refuses addresses that can't be used, and variables that two deliveries would answer to.
+fn addresses(path: &Path, text: &str, config: &Config) -> Result<(), CliError> {
+    let mut variables: BTreeMap<String, &String> = BTreeMap::new();
+    for (name, d) in &config.delivery {
+        let wrong = |given: &Path, why: String| {
+            let given = given.to_string_lossy();
+            let at = text.find(&*given).map_or(0..0, |i| i..i + given.len());
+            CliError::toml(path, text, format!("[delivery.{name}] {why}"), at)
+        };
+        if obtain::is_remote(&d.source) {
+            let source = obtain::source(&d.source, d.allow_http);
+            let source = source.map_err(|e| wrong(&d.source, e.to_string()))?;
+            if source.file.is_some() && d.weights.is_some() {
+                let why = "source names the weights file already; take it or `weights` away";
+                return Err(wrong(&d.source, why.into()));
+            }
+        }
+        for given in [&d.config, &d.tokenizer].into_iter().flatten().filter(|p| obtain::is_remote(p)) {
+            obtain::file_source(given, d.allow_http).map_err(|e| wrong(given, e.to_string()))?;
+        }
+        if let Some(other) = variables.insert(obtain::variable(name), name) {
+            return Err(CliError::Config {
+                what: format!("[delivery.{name}]"),
+                why: format!("[delivery.{other}] answers to {} too; rename one", obtain::variable(name)),
+            });
+        }
+    }
+    if let Some((name, v)) = config.vectors.iter().find(|(_, v)| obtain::is_remote(&v.source)) {
+        return Err(CliError::Config {
+            what: format!("[vectors.{name}] source = {:?}", v.source),
+            why: "op vectors are read from a folder of this disk".into(),
+        });
+    }
+    Ok(())
 }
 
 /// Refuses a name that could not stand in a target.
@@ -391,6 +439,20 @@ product = "qb16"
             (GOOD.replace("recipe = \"r\"", "recipe = \"x\""), "line 8", "the recipe \"x\""),
             (GOOD.replace("[device.sim]", "[device.sim"), "line 12", ""),
             (format!("{GOOD}[gates.router]\ncosine = 1.0\n"), "line 15", "unknown field `cosine`"),
+            (GOOD.replace("\"d\"\n[model", "\"ftp://h/d\"\n[model"), "line 4", "only https, http and hf"),
+            (GOOD.replace("\"d\"\n[model", "\"http://h/d\"\n[model"), "line 4", "not encrypted"),
+            (GOOD.replace("\"d\"\n[model", "\"hf://d\"\n[model"), "line 4", "hf://org/repo"),
+            (
+                GOOD.replace("\"d\"\n[model", "\"https://h/x.pth\"\nweights = \"y.pth\"\n[model"),
+                "line 4",
+                "names the weights file already",
+            ),
+            (
+                GOOD.replace("\"d\"\n[model", "\"d\"\nconfig = \"https://h/\"\n[model"),
+                "line 5",
+                "names no file",
+            ),
+            (format!("{GOOD}[delivery.D]\nsource = \"x\"\n"), "[delivery.d]", "MICA_DELIVERY_D"),
             (format!("{GOOD}[gates.lmhead]\n"), "line 14", "unknown field `lmhead`"),
             (
                 format!(

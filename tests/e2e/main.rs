@@ -10,6 +10,7 @@ mod cutoff;
 mod forms;
 mod full_disk;
 mod gate;
+mod network;
 mod parameters;
 mod predict;
 mod together;

@@ -33,7 +33,13 @@ impl Mica {
 
     /// Any other command line that ends in running it.
     pub fn of(mut command: Command) -> Mica {
-        command.env("MICA_NO_PROGRESS", "1").env("NO_COLOR", "1").env_remove("MICA_CACHE_DIR");
+        command.env("MICA_NO_PROGRESS", "1").env("NO_COLOR", "1");
+        let concerns = |name: &str| name.starts_with("MICA_") || name.starts_with("HF_");
+        for (name, _) in std::env::vars_os() {
+            if name.to_str().is_some_and(|name| concerns(name) && name != "MICA_NO_PROGRESS") {
+                command.env_remove(name);
+            }
+        }
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
         Mica { command, events: None }
     }
@@ -41,6 +47,12 @@ impl Mica {
     /// One more word.
     pub fn arg(mut self, word: impl AsRef<OsStr>) -> Mica {
         self.command.arg(word);
+        self
+    }
+
+    /// Sets a variable of its environment.
+    pub fn env(mut self, name: &str, value: impl AsRef<OsStr>) -> Mica {
+        self.command.env(name, value);
         self
     }
 
@@ -127,6 +139,15 @@ impl Run {
     /// Action keys by target.
     pub fn keys(&self) -> BTreeMap<&str, &str> {
         self.actions().filter_map(|(target, _, key)| Some((target, key?))).collect()
+    }
+
+    /// Files that were downloaded, as `delivery: file`.
+    pub fn downloads(&self) -> BTreeSet<String> {
+        let of = |event: &Event| match event {
+            Event::Download { delivery, file, .. } => Some(format!("{delivery}: {file}")),
+            _ => None,
+        };
+        self.events.iter().filter_map(of).collect()
     }
 
     /// Gates of a target by name: passed, failed, or not run.

@@ -86,6 +86,13 @@ impl Workspace {
         self.save();
     }
 
+    /// Takes a value away.
+    pub fn unset(&mut self, path: &str) {
+        let (tables, key) = path.rsplit_once('.').unwrap_or(("", path));
+        self.table(tables).remove(key);
+        self.save();
+    }
+
     /// Puts a rule before all others of a recipe.
     ///
     /// # Panics

@@ -4,7 +4,10 @@
 use super::Refused;
 use super::generated::Index;
 use super::published::{self, Captures, Files, Published};
-use crate::workspace::{self, Device, Machine, Workspace};
+use crate::events::Sink;
+use crate::obtain::{Obtain, Reach, Roles, Told};
+use crate::session::cache_dir;
+use crate::workspace::{self, Delivery, Device, Machine, Workspace};
 use mica_device::product::Product;
 use mica_fetch::CaptureMap;
 use mica_models::select::{Selection, model_of, select};
@@ -38,13 +41,24 @@ pub struct Asked {
 /// The workspace, if and when it is needed.
 pub struct Places<'a> {
     file: Option<&'a Path>,
+    cache: Option<&'a Path>,
+    offline: bool,
     loaded: OnceCell<Workspace>,
 }
 
 impl<'a> Places<'a> {
-    /// A workspace that may be opened: `file`, or the one of the current folder.
-    pub fn new(file: Option<&'a Path>) -> Places<'a> {
-        Places { file, loaded: OnceCell::new() }
+    /// A workspace that may be opened: `file`, or the one of the current folder. Deliveries that lie
+    /// elsewhere are brought to the cache folder, unless that is forbidden.
+    pub fn new(file: Option<&'a Path>, cache: Option<&'a Path>, offline: bool) -> Places<'a> {
+        Places { file, cache, offline, loaded: OnceCell::new() }
+    }
+
+    /// A delivery of the workspace, what is needed of it here.
+    fn delivery(&self, name: &str, roles: Roles) -> Result<Delivery, Refused> {
+        let (w, sink) = (self.workspace()?, Sink::default());
+        let told = Told::new(&sink);
+        let obtain = Obtain::new(w, &cache_dir(w, self.cache), &Reach::of(self.offline), &told);
+        obtain.delivery(name, roles).map_err(Refused::because)
     }
 
     fn workspace(&self) -> Result<&Workspace, Refused> {
@@ -57,12 +71,15 @@ impl<'a> Places<'a> {
 }
 
 /// Where a delivery's files are.
+#[derive(Clone)]
 struct Place {
     name: String,
     dir: PathBuf,
     weights: Option<String>,
     config: Option<PathBuf>,
     captures: Option<(PathBuf, CaptureMap)>,
+    /// Whether the workspace names it.
+    named: bool,
 }
 
 /// A function of a model with all that is known of its surroundings.
@@ -111,7 +128,7 @@ impl<'a> Subject<'a> {
             )
         };
         let Some(source) = &self.asked.weights else {
-            let place = self.place.as_ref().ok_or_else(lacking)?;
+            let place = self.with(Roles { weights: true, ..Roles::NONE })?.ok_or_else(lacking)?;
             let (files, _) = Files::open(&place.dir, place.weights.as_deref())?;
             return Ok((Published::Files(Box::new(files)), format!("of the delivery {}", place.name)));
         };
@@ -122,20 +139,30 @@ impl<'a> Subject<'a> {
         Ok((Published::Generated(Box::new(index)), source.clone()))
     }
 
+    /// The delivery, and what is needed of it here.
+    fn with(&self, roles: Roles) -> Result<Option<Place>, Refused> {
+        match &self.place {
+            Some(p) if p.named => {
+                self.places.delivery(&p.name, roles).and_then(|d| named(&p.name, &d, self.places)).map(Some)
+            }
+            other => Ok(other.clone()),
+        }
+    }
+
     /// The captures of the delivery, and what each is called.
     ///
     /// # Errors
     /// No delivery, or one without captures.
     pub fn captures(&self) -> Result<(Captures, CaptureMap), Refused> {
-        let captures = self.place.as_ref().and_then(|p| p.captures.as_ref());
-        let Some((file, names)) = captures else {
+        let place = self.with(Roles { captures: true, ..Roles::NONE })?;
+        let Some((file, names)) = place.and_then(|p| p.captures) else {
             return Err(Refused(
                 "real inputs are captured ones: name a delivery of the workspace that has `captures` with \
                  --delivery"
                     .into(),
             ));
         };
-        Ok((Captures::open(file)?, names.clone()))
+        Ok((Captures::open(&file)?, names))
     }
 
     /// The machine.
@@ -190,19 +217,30 @@ fn workspace_model(name: &str, places: &Places<'_>) -> Result<workspace::Model, 
 /// A delivery of the workspace, or a folder.
 fn place(name: &str, places: &Places<'_>) -> Result<Place, Refused> {
     let dir = Path::new(name);
-    let named = places.workspace().ok().and_then(|w| w.config.delivery.get(name).map(|d| (w, d)));
-    let Some((w, d)) = named else {
-        return match dir.is_dir() {
-            true => {
-                Ok(Place { name: name.into(), dir: dir.into(), weights: None, config: None, captures: None })
-            }
-            false => Err(Refused(format!("{name:?} is no delivery of the workspace and no folder"))),
-        };
-    };
+    if places.workspace().is_ok_and(|w| w.config.delivery.contains_key(name)) {
+        let delivery = places.delivery(name, Roles { config: true, ..Roles::NONE })?;
+        return named(name, &delivery, places);
+    }
+    match dir.is_dir() {
+        true => Ok(Place {
+            name: name.into(),
+            dir: dir.into(),
+            weights: None,
+            config: None,
+            captures: None,
+            named: false,
+        }),
+        false => Err(Refused(format!("{name:?} is no delivery of the workspace and no folder"))),
+    }
+}
+
+/// A delivery of the workspace.
+fn named(name: &str, d: &Delivery, places: &Places<'_>) -> Result<Place, Refused> {
+    let w = places.workspace()?;
     let source = w.path(&d.source);
     let captures = d.captures.as_ref().map(|c| (source.join(&c.file), c.names.clone()));
     let config = d.config.as_ref().map(|c| w.path(c));
-    Ok(Place { name: name.into(), dir: source, weights: d.weights.clone(), config, captures })
+    Ok(Place { name: name.into(), dir: source, weights: d.weights.clone(), config, captures, named: true })
 }
 
 fn config(description: &str, asked: &Asked, place: Option<&Place>) -> Result<Map<String, Value>, Refused> {

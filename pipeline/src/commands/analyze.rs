@@ -88,8 +88,13 @@ struct Analysis {
 }
 
 /// Runs the command.
-pub fn run(workspace: Option<&Path>, args: &Args) -> Result<u8, CliError> {
-    let places = Places::new(workspace);
+pub fn run(
+    workspace: Option<&Path>,
+    cache: Option<&Path>,
+    offline: bool,
+    args: &Args,
+) -> Result<u8, CliError> {
+    let places = Places::new(workspace, cache, offline);
     let subject = Subject::new(&args.selector, &args.subject, &places)?;
     let machine = subject.machine()?;
     let selection = &subject.selection;

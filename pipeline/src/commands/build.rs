@@ -1,12 +1,13 @@
 //! `mica build` and `mica why`: run what is out of date, or say what would run.
 
-use super::{FAILED, WELL, out, report, summary};
+use super::{FAILED, WELL, here, out, report, summary};
 use crate::cli::Build;
 use crate::error::{CliError, NodeError};
 use crate::events::{Event, SCHEMA, Sink, Status};
+use crate::obtain::{Obtain, Reach, Told, needed};
 use crate::progress::say;
 use crate::queries::{self, BuildDb, Retry};
-use crate::session::{Session, environment};
+use crate::session::{Session, cache_dir, environment};
 use crate::workspace::Workspace;
 use crate::{schedule, targets};
 use salsa::Setter;
@@ -15,7 +16,7 @@ use std::path::Path;
 use std::time::Instant;
 
 /// Builds.
-pub fn run(workspace: &Workspace, cache: Option<&Path>, b: &Build) -> Result<u8, CliError> {
+pub fn run(workspace: &Workspace, cache: Option<&Path>, offline: bool, b: &Build) -> Result<u8, CliError> {
     let start = Instant::now();
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let jobs = b.jobs.map_or(processors, usize::from);
@@ -28,11 +29,19 @@ pub fn run(workspace: &Workspace, cache: Option<&Path>, b: &Build) -> Result<u8,
     if let Some(path) = &b.events {
         env.sink = Sink::create(path).map_err(|source| CliError::Write { path: path.clone(), source })?;
     }
+    let asked = if b.targets.is_empty() { vec![workspace.config.default.clone()] } else { b.targets.clone() };
+    let (workspace, downloads) = if b.dry_run {
+        (here(workspace, cache)?, Vec::new())
+    } else {
+        let told = Told::new(&env.sink);
+        let obtain = Obtain::new(workspace, &cache_dir(workspace, cache), &Reach::of(offline), &told);
+        (obtain.all(Some(&needed(&workspace.config, &asked)))?.workspace, told.files())
+    };
+    let workspace = &workspace;
     let mut session = Session::open(workspace, env)?;
     for w in &session.warnings {
         say(&format!("warning: {w}"));
     }
-    let asked = if b.targets.is_empty() { vec![workspace.config.default.clone()] } else { b.targets.clone() };
     let goals = targets::select(&asked, &workspace.config.targets, &session.graph.names)?;
     let wanted = session.graph.closure(&goals);
     let env = session.env();
@@ -73,7 +82,9 @@ pub fn run(workspace: &Workspace, cache: Option<&Path>, b: &Build) -> Result<u8,
     if b.dry_run {
         tell_plan(&session, &wanted);
     } else if b.json {
-        out(&format!("{:#}\n", report::document(&session, &wanted, &errors, &reports)));
+        let mut document = report::document(&session, &wanted, &errors, &reports);
+        document["downloads"] = serde_json::json!(downloads);
+        out(&format!("{document:#}\n"));
     } else {
         // what was measured is data and the same in every run; what was reused is talk
         out(&report::text(&reports));
@@ -183,6 +194,7 @@ fn tell_plan(session: &Session, wanted: &[usize]) {
 pub fn why(workspace: &Workspace, cache: Option<&Path>, selectors: &[String]) -> Result<u8, CliError> {
     let mut env = environment(workspace, cache)?;
     env.dry = true;
+    let workspace = &here(workspace, cache)?;
     let session = Session::open(workspace, env)?;
     let goals = targets::select(selectors, &workspace.config.targets, &session.graph.names)?;
     let wanted = session.graph.closure(&goals);

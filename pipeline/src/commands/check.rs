@@ -77,9 +77,14 @@ pub enum Inputs {
 }
 
 /// Runs the command.
-pub fn run(workspace: Option<&Path>, args: &Args) -> Result<u8, CliError> {
+pub fn run(
+    workspace: Option<&Path>,
+    cache: Option<&Path>,
+    offline: bool,
+    args: &Args,
+) -> Result<u8, CliError> {
     let predicates = Predicates::new(&args.predicates)?;
-    let places = Places::new(workspace);
+    let places = Places::new(workspace, cache, offline);
     let subject = Subject::new(&args.selector, &args.subject, &places)?;
     let report = check(args, &subject, &predicates)?;
     out(&if args.json { report.json() } else { report.text() });

@@ -4,6 +4,7 @@ pub mod analyze;
 pub mod build;
 pub mod cache;
 pub mod check;
+pub mod fetch;
 pub mod inspect;
 pub mod models;
 pub mod report;
@@ -16,7 +17,10 @@ pub mod tutorial;
 
 use crate::cli::{Cli, Command};
 use crate::error::CliError;
-use crate::session::{Session, environment};
+use crate::events::Sink;
+use crate::obtain::{Obtain, Reach, Told};
+use crate::progress::say;
+use crate::session::{Session, cache_dir, environment};
 use crate::workspace::Workspace;
 use std::path::Path;
 
@@ -47,11 +51,13 @@ pub fn run(cli: &Cli) -> Result<u8, CliError> {
     let session = || {
         let w = workspace()?;
         let env = environment(&w, cli.cache.as_deref())?;
+        let w = here(&w, cli.cache.as_deref())?;
         let s = Session::open(&w, env)?;
         Ok::<_, CliError>((w, s))
     };
     match &cli.command {
-        Command::Build(b) => build::run(&workspace()?, cli.cache.as_deref(), b),
+        Command::Build(b) => build::run(&workspace()?, cli.cache.as_deref(), cli.offline, b),
+        Command::Fetch(f) => fetch::run(&workspace()?, cli.cache.as_deref(), cli.offline, f),
         Command::Targets { targets, json } => {
             let (w, s) = session()?;
             inspect::targets(&w, &s, targets, *json)
@@ -74,8 +80,8 @@ pub fn run(cli: &Cli) -> Result<u8, CliError> {
         Command::Models(a) => models::run(a),
         Command::Spec(a) => spec::run(a),
         Command::Tutorial(a) => tutorial::run(a),
-        Command::Check(a) => check::run(cli.file.as_deref(), a),
-        Command::Analyze(a) => analyze::run(cli.file.as_deref(), a),
+        Command::Check(a) => check::run(cli.file.as_deref(), cli.cache.as_deref(), cli.offline, a),
+        Command::Analyze(a) => analyze::run(cli.file.as_deref(), cli.cache.as_deref(), cli.offline, a),
         Command::Cache { command } => cache::run(&workspace()?, cli.cache.as_deref(), command),
         Command::Completions { shell } => {
             let mut command = <Cli as clap::CommandFactory>::command();
@@ -83,6 +89,15 @@ pub fn run(cli: &Cli) -> Result<u8, CliError> {
             Ok(WELL)
         }
     }
+}
+
+/// The workspace as far as its deliveries are here; what is left out is said.
+pub fn here(workspace: &Workspace, cache: Option<&Path>) -> Result<Workspace, CliError> {
+    let sink = Sink::default();
+    let told = Told::new(&sink);
+    let here = Obtain::new(workspace, &cache_dir(workspace, cache), &Reach::LOOK, &told).all(None)?;
+    here.left_out.iter().for_each(|what| say(&format!("warning: {what}")));
+    Ok(here.workspace)
 }
 
 /// Writes to standard output; a reader that has gone away is no error.

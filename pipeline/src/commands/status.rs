@@ -2,7 +2,7 @@
 
 use super::report::{self, Named, Reported};
 use super::summary::table;
-use super::{FAILED, WELL, build, out};
+use super::{FAILED, WELL, build, here, out};
 use crate::delivery::OpenDelivery;
 use crate::error::{CliError, NodeError};
 use crate::graph::Job;
@@ -25,6 +25,7 @@ pub fn run(
 ) -> Result<u8, CliError> {
     let mut env = environment(workspace, cache)?;
     env.dry = true;
+    let workspace = &here(workspace, cache)?;
     let session = Session::open(workspace, env)?;
     let judged = |i: &usize| matches!(session.graph.nodes[*i].job, Job::Score | Job::Judge | Job::Perplexity);
     let goals: Vec<usize> = match selectors {

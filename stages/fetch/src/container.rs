@@ -8,6 +8,7 @@ use std::path::Path;
 
 use crate::error::FetchError;
 use crate::index::TensorEntry;
+use crate::shard_index::is_index;
 use crate::{safetensors_header, torch};
 
 /// A kind of file that holds tensors.
@@ -41,6 +42,11 @@ impl Container {
             Container::Torch => torch::read(path, file, bytes),
         }
     }
+}
+
+/// Whether a file's name, shard index or container, promises weights.
+pub fn is_weights(name: &str) -> bool {
+    Container::of(name).is_some() || is_index(name)
 }
 
 /// What is often stored under a weights file's name in its stead. Asked only once a file makes no sense as

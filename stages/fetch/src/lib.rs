@@ -31,6 +31,7 @@ mod torch;
 
 pub use captures::{Array, CaptureMap, CaptureSet, LayerName, Name};
 pub use config::RawConfig;
+pub use container::is_weights;
 pub use digest::{Digest, tensor_digest, tensor_digest_parallel};
 pub use dtype::Dtype;
 pub use error::FetchError;
@@ -38,5 +39,6 @@ pub use files::{DeliveryFiles, MappedDelivery};
 pub use index::{Extent, MAX_RANK, TensorEntry, TensorIndex, index, index_file};
 pub use listing::{FileEntry, ListOptions, Listing, Weights, list};
 pub use quantization::quantization;
+pub use shard_index::{is_index, shards};
 pub use tokenizer::Tokenizer;
 pub use torch::{ArchiveFault, PickleFault};

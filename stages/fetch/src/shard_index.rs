@@ -8,6 +8,7 @@ use std::path::Path;
 use serde::Deserialize;
 
 use crate::error::FetchError;
+use crate::listing::folder_of;
 use crate::names::stays_inside;
 use crate::strict_json::UniqueMap;
 
@@ -45,6 +46,22 @@ impl ShardIndex {
     pub fn shards(&self) -> BTreeSet<&str> {
         self.weight_map.values().map(String::as_str).collect()
     }
+}
+
+/// Whether a file's name is that of a shard index.
+pub fn is_index(name: &str) -> bool {
+    name.ends_with(INDEX_SUFFIX)
+}
+
+/// The shards that the index `index` of the delivery in `dir` names, relative to `dir`, each once, in order.
+///
+/// # Errors
+/// An index that can't be read, or that names a file outside its folder.
+pub fn shards(dir: &Path, index: &str) -> Result<Vec<String>, FetchError> {
+    let path = dir.join(index);
+    let bytes = std::fs::read(&path).map_err(|e| FetchError::io(&path, &e))?;
+    let folder = folder_of(index);
+    Ok(ShardIndex::parse(&path, &bytes)?.shards().into_iter().map(|s| format!("{folder}{s}")).collect())
 }
 
 /// `NAME` of `NAME-00001-of-00003.safetensors`: what all shards of one set have in common.
