@@ -288,6 +288,7 @@ fn fault(url: &Url, e: &ureq::Error) -> Fault {
         _ if text.contains("certificate") || text.contains("UnknownIssuer") => {
             Fault::Never(DownloadError::Certificate { url, why: text })
         }
+        ureq::Error::Io(e) => Fault::again(e.to_string()),
         ureq::Error::Timeout(_) => Fault::again("no answer in time"),
         ureq::Error::HostNotFound => Fault::again("no such host is known"),
         ureq::Error::BadUri(_)

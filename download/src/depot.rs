@@ -1,6 +1,6 @@
 //! Sources and what is here of them.
 
-use crate::address::{Place, Source};
+use crate::address::{Place, Source, Url};
 use crate::client::Client;
 use crate::digest;
 use crate::error::DownloadError;
@@ -130,6 +130,10 @@ impl Depot {
             Place::Web(folder) => Box::new(Web::open(&dir, source, folder)),
             Place::Hub(hub) => {
                 let Setting { hub_cache, endpoint, .. } = &self.setting;
+                Url::parse(endpoint).map_err(|e| DownloadError::Address {
+                    address: text.clone(),
+                    why: format!("HF_ENDPOINT is not the address of a hub: {e}"),
+                })?;
                 Box::new(HubShelf::open(&dir, source, hub, hub_cache, endpoint))
             }
         };

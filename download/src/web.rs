@@ -182,6 +182,7 @@ impl Shelf for Web {
         let found = Found { url, meta, expected };
         if self.record.stale.contains(name) && self.unchanged(name, &found) {
             self.record.stale.remove(name);
+            self.save()?;
             return Ok(Look::Here);
         }
         self.record.absent.remove(name);

@@ -398,6 +398,16 @@ fn what_is_missing_and_may_be_is_asked_for_once() {
     held.obtain(&wants, &Silent).unwrap();
     assert!(held.here("tokenizer.json"));
     assert_eq!(lab.server.gets(PATH).len(), 1, "an unchanged file came twice");
+    let closed = Setting { network: Network::Closed("--offline".into()), ..lab.setting() };
+    lab.held_by(closed).obtain(&wants, &Silent).unwrap();
+    // an update that is cut short leaves what was not compared missing, and no mixture
+    lab.server.put(PATH, bytes(99_000));
+    for _ in 0..4 {
+        lab.server.fault(PATH, Fault::Cut(10));
+    }
+    held.update().unwrap();
+    held.obtain(&wants, &Silent).unwrap_err();
+    assert!(!lab.held().here(NAME));
     // and what did change comes again
     lab.server.put(PATH, bytes(1234));
     let mut held = lab.held();

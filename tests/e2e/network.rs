@@ -189,7 +189,7 @@ fn a_killed_download_goes_on_and_is_checked_by_the_manifest() {
     assert_eq!(run.exit, Some(0), "{}", run.stderr);
     assert_eq!(server.gets("/tiny/model.safetensors")[1].range(), Some("bytes=100000-"));
     assert!(run.stderr.contains("checked by the manifest"), "{}", run.stderr);
-    let folder = run.stdout.trim().strip_prefix("tiny\t").expect("it goes well").to_owned();
+    let folder = run.stdout.trim().strip_prefix("tiny\t").expect("a line").to_owned();
     let file = Path::new(&folder).join("model.safetensors");
     assert!(fs::read(&file).expect("a file") == weights);
     // hashed again, a damaged file is found, dropped and fetched again
