@@ -148,7 +148,8 @@ impl Client {
         Ok(self.agent.get_or_init(|| Agent::new_with_config(config)))
     }
 
-    /// A HEAD. Where `first` is set, a redirection to another server is an answer.
+    /// A HEAD. Where `first` is set, a redirection to another server, or one that says which blob it leads to,
+    /// is an answer.
     pub fn head(&self, url: &Url, first: bool) -> Result<Answer, Fault> {
         self.ask(Method::HEAD, url, &[], first)
     }
@@ -170,7 +171,7 @@ impl Client {
                 return Err(Fault::Never(DownloadError::Protocol { url: at.to_string(), why }));
             };
             let next = at.redirected(location)?;
-            if first && !next.same_origin(&at) {
+            if first && (answer.header("x-linked-etag").is_some() || !next.same_origin(&at)) {
                 return Ok(answer);
             }
             if at.is_secure() && !next.is_secure() {

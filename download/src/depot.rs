@@ -137,7 +137,11 @@ impl Depot {
                 Box::new(HubShelf::open(&dir, source, hub, hub_cache, endpoint))
             }
         };
-        let client = Client::new(self.setting.clone(), source.plain);
+        let mut setting = self.setting.clone();
+        if setting.hub_offline && setting.network == Network::Open && matches!(source.place, Place::Hub(_)) {
+            setting.network = Network::Closed("HF_HUB_OFFLINE forbids to ask the hub".into());
+        }
+        let client = Client::new(setting, source.plain);
         Ok(Held { text, dir, shelf, client, looked: BTreeMap::new() })
     }
 }

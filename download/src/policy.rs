@@ -66,6 +66,8 @@ pub struct Setting {
     pub policy: Policy,
     /// Whether the network may be used.
     pub network: Network,
+    /// Whether the hub alone may not be asked.
+    pub hub_offline: bool,
     /// Address of the hub.
     pub endpoint: String,
     /// The hub's folder on this disk, shared with other tools.
@@ -97,10 +99,8 @@ impl Setting {
         let implicit = || if on("HF_HUB_DISABLE_IMPLICIT_TOKEN") { None } else { token_in(&token_file) };
         Setting {
             policy: Policy::default(),
-            network: match on("HF_HUB_OFFLINE") {
-                true => Network::Closed("HF_HUB_OFFLINE is set".into()),
-                false => Network::Open,
-            },
+            network: Network::Open,
+            hub_offline: on("HF_HUB_OFFLINE"),
             endpoint: var("HF_ENDPOINT").unwrap_or_else(|| "https://huggingface.co".into()),
             hub_cache: hub_cache.map_or_else(|| home.join("hub"), PathBuf::from),
             token: var("HF_TOKEN").or_else(|| var("HUGGING_FACE_HUB_TOKEN")).and_then(tidy).or_else(implicit),
@@ -157,7 +157,6 @@ mod tests {
         assert_eq!(of(&[("HF_HOME", &home)]).token.as_deref(), Some("hf_file"));
         assert_eq!(of(&[("HF_HOME", &home), ("HF_TOKEN", " hf_var\n")]).token.as_deref(), Some("hf_var"));
         assert_eq!(of(&[("HF_HOME", &home), ("HF_HUB_DISABLE_IMPLICIT_TOKEN", "1")]).token, None);
-        assert_eq!(of(&[]).network, Network::Open);
-        assert!(matches!(of(&[("HF_HUB_OFFLINE", "1")]).network, Network::Closed(_)));
+        assert!(!of(&[]).hub_offline && of(&[("HF_HUB_OFFLINE", "1")]).hub_offline);
     }
 }

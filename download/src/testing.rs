@@ -333,6 +333,7 @@ pub fn setting(hub: &Server, hub_cache: &Path) -> Setting {
             headway: 1000,
         },
         network: Network::Open,
+        hub_offline: false,
         endpoint: hub.url(),
         hub_cache: hub_cache.into(),
         token: Some("hf_token_of_a_test".into()),

@@ -173,6 +173,23 @@ fn refusals_say_what_to_do() {
 }
 
 #[test]
+fn the_hub_may_keep_large_files_itself_and_may_be_forbidden_alone() {
+    let lab = Lab { store: Server::start(), ..Lab::new() };
+    let files: [(&str, &[u8]); 2] = [(WEIGHTS, &[5; 40_000]), ("config.json", b"{}")];
+    put_repository(&lab.hub, &lab.hub, REPO, ("main", ONE), &files, |n| n == WEIGHTS);
+    let forbidden = Setting { hub_offline: true, ..lab.setting() };
+    let error = lab.held_of("hf://org/repo", forbidden.clone()).obtain(&wants(), &Silent).unwrap_err();
+    assert!(error.to_string().contains("HF_HUB_OFFLINE"), "{error}");
+    let mut held = lab.held();
+    held.obtain(&wants(), &Silent).unwrap();
+    let blob = held.dir().unwrap().join(WEIGHTS).canonicalize().unwrap();
+    assert_eq!(blob.file_name().unwrap().to_str(), Some(&*sha256(&[5; 40_000])));
+    // which says nothing of web servers
+    let address = format!("{}/org/repo/resolve/{ONE}", lab.hub.url());
+    lab.held_of(&address, forbidden).obtain(&[Want::required("config.json")], &Silent).unwrap();
+}
+
+#[test]
 fn a_commit_is_taken_at_its_word() {
     let lab = Lab::new();
     let text = format!("hf://org/repo@{ONE}");
