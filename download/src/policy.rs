@@ -59,8 +59,8 @@ pub enum Network {
     Closed(String),
 }
 
-/// What the surroundings say. No value of it changes what a file holds.
-#[derive(Clone, Debug)]
+/// What the surroundings say. No value of it changes what a file holds. It can't be shown, for the token's sake.
+#[derive(Clone)]
 pub struct Setting {
     /// How patient.
     pub policy: Policy,

@@ -121,9 +121,9 @@ mod tests {
             default = \"decode\"\n\
             [targets]\n\
             decode = [\"score:*.decode\", \"timing:*.kernel\"]\n\
-            both = [\"code\", \"router\"]\n\
+            both = [\"code\", \"reference\"]\n\
             code = [\"compile:a.*\"]\n\
-            router = [\"score:router\"]\n\
+            reference = [\"score:reference\"]\n\
             round = [\"round\"]\n\
             [delivery.da]\nsource = \"x\"\n[delivery.db]\nsource = \"y\"\n[recipe.r]\nrules = []\n\
             [device.d]\nproduct = \"qb16\"\n\
@@ -147,8 +147,9 @@ mod tests {
             (&["quantize:*.embed"], Some(code), Some(code)),
             (&["p*:a.layer0"], Some(all), None),
             (&["both"], Some(code), None),
-            (&["router"], None, None),
-            (&["score:router"], None, None),
+            (&["reference"], None, None),
+            (&["score:reference"], None, None),
+            (&["score:router"], Some(all), Some(all)),
             (&["score:deltanet"], Some(all), Some(all)),
             (&["score:ops.deltanet"], None, None),
             (&["round"], None, None),

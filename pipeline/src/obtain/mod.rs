@@ -1,7 +1,7 @@
 //! Deliveries that lie elsewhere, brought to this disk before anything is opened.
 //!
 //! What comes out is a workspace whose deliveries are all folders of this disk, so that nothing behind it
-//! knows of addresses. What is here is never asked for again, and only a build and `mica fetch` ask at all.
+//! knows of addresses. What is here is never asked for again, and commands that only look ask nobody.
 
 mod asked;
 mod told;
@@ -69,12 +69,9 @@ pub fn source(path: &Path, allow_http: bool) -> Result<Source, DownloadError> {
 /// One that can't be used, or that ends like a folder's.
 pub fn file_source(path: &Path, allow_http: bool) -> Result<(Source, String), DownloadError> {
     let text = path.to_string_lossy();
-    let mut source = Source::parse(&text, allow_http, |_| true)?;
-    match source.file.take() {
-        Some(name) => {
-            source.file = Some(name.clone());
-            Ok((source, name))
-        }
+    let source = Source::parse(&text, allow_http, |_| true)?;
+    match source.file.clone() {
+        Some(name) => Ok((source, name)),
         None => Err(DownloadError::Address { address: text.into(), why: "it names no file".into() }),
     }
 }
