@@ -34,9 +34,19 @@ pub(crate) fn segment(text: &str) -> String {
 /// A folder's or file's name for a text of any characters: what is readable of it, and what tells it from
 /// all others.
 pub(crate) fn slug(readable: &str, whole: &str) -> String {
+    format!("{}-{}", plain(readable), &hex(&Sha256::digest(whole.as_bytes()))[..16])
+}
+
+/// Whether a name is the slug of that readable text, whatever the whole.
+pub(crate) fn is_slug_of(name: &str, readable: &str) -> bool {
+    let rest = name.strip_prefix(&plain(readable)).and_then(|rest| rest.strip_prefix('-'));
+    rest.is_some_and(|digest| is_hex(digest, 16))
+}
+
+fn plain(text: &str) -> String {
     let plain = |c: char| if c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '_') { c } else { '-' };
-    let kept: String = readable.chars().map(plain).take(80).collect();
-    format!("{}-{}", kept.trim_matches(['-', '.']), &hex(&Sha256::digest(whole.as_bytes()))[..16])
+    let kept: String = text.chars().map(plain).take(80).collect();
+    kept.trim_matches(['-', '.']).to_owned()
 }
 
 /// Lowercase hexadecimal.
@@ -84,5 +94,7 @@ mod tests {
         let (a, b) = (slug("x/y z", "https://h/1"), slug("x/y z", "https://h/2"));
         assert!(a.starts_with("x-y-z-") && a != b, "{a} {b}");
         assert!(!slug("../..", "").contains('/'));
+        assert!(is_slug_of(&a, "x/y z") && is_slug_of(&b, "x/y z"));
+        assert!(!is_slug_of(&a, "x") && !is_slug_of(&slug("x-1", ""), "x"));
     }
 }

@@ -61,9 +61,25 @@ pub(crate) fn write(path: &Path, bytes: &[u8]) -> Result<(), DownloadError> {
     done
 }
 
+/// Removes what killed processes have left of small files in a folder. Only for who holds its lock.
+pub(crate) fn sweep(dir: &Path, left: impl Fn(&str) -> bool) {
+    for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
+        if entry.file_name().to_str().is_some_and(&left) {
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
 /// A lock that ends with the process at the latest. It spares two processes the same work; nothing is
 /// wrong without it, so a file system that knows no locks is no error.
-pub(crate) struct Lock(#[expect(dead_code, reason = "held, not used")] Option<File>);
+pub(crate) struct Lock(Option<File>);
+
+impl Lock {
+    /// Whether no other process has it, as far as this file system can tell.
+    pub fn is_held(&self) -> bool {
+        self.0.is_some()
+    }
+}
 
 /// Waits until no other process has the lock.
 pub(crate) fn lock(path: &Path, what: &str, watch: &dyn Watch) -> Result<Lock, DownloadError> {

@@ -7,6 +7,7 @@ use crate::digest;
 use crate::error::DownloadError;
 use crate::file::{self, Expected, Got, Job};
 use crate::manifest::{MANIFESTS, Manifest};
+use crate::names::is_slug_of;
 use crate::place;
 use crate::record::{Kept, Record};
 use crate::shelf::{Found, Look, Shelf};
@@ -204,6 +205,8 @@ impl Shelf for Web {
         let got =
             file::fetch(client, &Job { name, url, meta, expected, parts: &self.parts, to: &to }, watch)?;
         let Got::File(fetched) = got else { return Ok(false) };
+        // parts of versions that the server no longer has
+        place::sweep(&self.parts, |part| part.strip_suffix(".part").is_some_and(|p| is_slug_of(p, name)));
         let kept = Kept {
             size: fetched.bytes,
             sha256: fetched.sha256.clone(),
