@@ -2,7 +2,8 @@
 
 use mica_download::testing::{Fault, Server, setting, sha256};
 use mica_download::{
-    Depot, DownloadError, Fetched, Held, Network, Outcome, Setting, Silent, Source, Voucher, Want, Watch,
+    Checked, Depot, DownloadError, Fetched, Held, Network, Outcome, Setting, Silent, Source, Voucher, Want,
+    Watch,
 };
 use std::fs;
 use std::path::Path;
@@ -506,6 +507,27 @@ fn a_damaged_file_is_found_dropped_and_fetched_again() {
     let gets = lab.server.gets(PATH).len();
     assert_eq!(lab.get().unwrap(), lab.body);
     assert_eq!((lab.server.gets(PATH).len(), lab.left(".tmp")), (gets, 0));
+}
+
+#[test]
+fn a_folder_is_checked_by_its_own_manifest_and_left_as_it_is() {
+    let dir = tempfile::tempdir().unwrap();
+    let write = |name: &str, text: &str| fs::write(dir.path().join(name), text).unwrap();
+    write("a", "a");
+    write("b", "b");
+    assert_eq!(Checked::folder(dir.path(), &Silent).unwrap(), None);
+    let line = |name: &str| format!("{}  {name}\n", sha256(name.as_bytes()));
+    write("SHA256SUMS", &[line("a"), line("b"), line("c")].concat());
+    let outcomes = || -> Vec<Outcome> {
+        let all = Checked::folder(dir.path(), &Silent).unwrap().unwrap();
+        all.into_iter().map(|c| c.outcome).collect()
+    };
+    let good = Outcome::Good(Voucher::Manifest);
+    assert_eq!(outcomes(), [good.clone(), good.clone(), Outcome::Gone]);
+    write("b", "x");
+    let bad = Outcome::Bad { expected: sha256(b"b"), got: sha256(b"x") };
+    assert_eq!(outcomes(), [good, bad, Outcome::Gone]);
+    assert_eq!(fs::read(dir.path().join("b")).unwrap(), b"x", "a folder of a person's own");
 }
 
 #[test]
