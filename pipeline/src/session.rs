@@ -101,6 +101,7 @@ impl Session {
                 Arc::new(machine.product.clone()),
                 Arc::new(machine.rates.clone()),
                 machine.frac,
+                machine.constants,
                 Arc::new(run_settings(name, m, open, captures.as_ref())?),
                 m.layers,
                 None,

@@ -8,6 +8,7 @@ mod validations;
 pub use validations::{Gates, Vectors};
 
 use crate::error::CliError;
+use mica_device::object::Constants;
 use mica_device::product::{Product, Rates};
 use mica_fetch::CaptureMap;
 use mica_quantize::Recipe;
@@ -198,6 +199,23 @@ pub struct Device {
     /// Fraction bits of the residual stream.
     #[serde(default = "default_frac")]
     pub frac: u8,
+    /// Where kernels get their constants from: `baked`, or on `edges`, an entry a part.
+    #[serde(default)]
+    pub constants: Constants,
+}
+
+impl Device {
+    /// A product at its usual rates.
+    pub fn usual(product: &str) -> Device {
+        Device {
+            product: product.into(),
+            l2_mib: None,
+            bus_bytes: default_bus(),
+            clock_mhz: default_clock(),
+            frac: default_frac(),
+            constants: Constants::default(),
+        }
+    }
 }
 
 fn default_bus() -> u32 {
@@ -218,6 +236,8 @@ pub struct Machine {
     pub rates: Rates,
     /// Fraction bits of the residual stream.
     pub frac: u8,
+    /// Where kernels get their constants from.
+    pub constants: Constants,
     /// One line a clamped value.
     pub warnings: Vec<String>,
 }
@@ -258,7 +278,13 @@ impl Device {
                 why: "the residual stream has 8 to 28 fraction bits".into(),
             });
         }
-        Ok(Machine { product, rates: Rates { bus_bytes: bus, clock_mhz: clock }, frac: self.frac, warnings })
+        Ok(Machine {
+            product,
+            rates: Rates { bus_bytes: bus, clock_mhz: clock },
+            frac: self.frac,
+            constants: self.constants,
+            warnings,
+        })
     }
 }
 

@@ -4,11 +4,12 @@
 use super::Refused;
 use super::generated::Index;
 use super::published::{self, Captures, Files, Published};
-use crate::workspace::{self, Device, Machine, Workspace};
+use crate::synth;
+use crate::workspace::{self, Device, Machine, Precision, Workspace};
 use mica_device::product::Product;
 use mica_fetch::CaptureMap;
 use mica_models::select::{Selection, model_of, select};
-use mica_models::{Stack, describe, described};
+use mica_models::{Part, Stack, describe, described};
 use mica_quantize::Recipe;
 use serde_json::{Map, Value};
 use std::cell::OnceCell;
@@ -63,6 +64,7 @@ struct Place {
     weights: Option<String>,
     config: Option<PathBuf>,
     captures: Option<(PathBuf, CaptureMap)>,
+    of_bf16_run: bool,
 }
 
 /// A function of a model with all that is known of its surroundings.
@@ -83,6 +85,29 @@ impl<'a> Subject<'a> {
     /// # Errors
     /// An unknown model or path, a config that does not describe it.
     pub fn new(selector: &str, asked: &'a Asked, places: &'a Places<'a>) -> Result<Subject<'a>, Refused> {
+        Subject::of(selector, None, asked, places)
+    }
+
+    /// A whole model, with its first so many layers where a number is given. The function is its embedding, as a
+    /// whole is none.
+    ///
+    /// # Errors
+    /// As [`Subject::new`], and more layers than the model has.
+    pub fn whole(
+        name: &str,
+        layers: Option<u16>,
+        asked: &'a Asked,
+        places: &'a Places<'a>,
+    ) -> Result<Subject<'a>, Refused> {
+        Subject::of(&format!("{name}:{}", Part::Embed), layers, asked, places)
+    }
+
+    fn of(
+        selector: &str,
+        layers: Option<u16>,
+        asked: &'a Asked,
+        places: &'a Places<'a>,
+    ) -> Result<Subject<'a>, Refused> {
         let name = model_of(selector);
         let model = match described().iter().any(|m| m.name == name) {
             true => None,
@@ -91,7 +116,10 @@ impl<'a> Subject<'a> {
         let description = model.as_ref().map_or(name, |m| &m.description);
         let delivery = asked.delivery.as_deref().or(model.as_ref().map(|m| m.delivery.as_str()));
         let place = delivery.map(|d| place(d, places)).transpose()?;
-        let config = config(description, asked, place.as_ref())?;
+        let mut config = config(description, asked, place.as_ref())?;
+        if let Some(layers) = layers {
+            synth::cut(name, &mut config, layers).map_err(Refused::because)?;
+        }
         let stack = describe(description, &config).map_err(Refused::because)?;
         let path = selector.strip_prefix(name).unwrap_or_default();
         let selection = select(&format!("{description}{path}"), &stack).map_err(Refused::because)?;
@@ -163,6 +191,28 @@ impl<'a> Subject<'a> {
         found.ok_or_else(|| Refused(format!("no recipe {name:?}, expected one of: {}", known())))
     }
 
+    /// The recipe of a whole model: the one named, else the one that synthetic deliveries are made for.
+    ///
+    /// # Errors
+    /// A name that the workspace does not have.
+    pub fn recipe_or_synthetic(&self) -> Result<Recipe, Refused> {
+        match self.has_recipe() {
+            true => self.recipe(),
+            false => synth::recipe().map_err(Refused::because),
+        }
+    }
+
+    /// Whether there are weights whose dtypes count, not shapes alone.
+    pub fn is_delivered(&self) -> bool {
+        self.asked.weights.is_some() || self.place.is_some()
+    }
+
+    /// Whether values are rounded where a bfloat16 run of the published model stores them.
+    pub fn stored_rounding(&self) -> bool {
+        let stated = self.model.as_ref().and_then(|m| m.stored_rounding);
+        stated.unwrap_or(self.place.as_ref().is_some_and(|p| p.of_bf16_run))
+    }
+
     /// Whether a recipe was named, by itself or by the workspace's model.
     pub fn has_recipe(&self) -> bool {
         self.asked.recipe.is_some() || self.model.is_some()
@@ -170,7 +220,12 @@ impl<'a> Subject<'a> {
 
     /// Rows for which a twin's caches have room: as many as the model of the workspace says.
     pub fn capacity(&self) -> u64 {
-        self.model.as_ref().map_or(256, |m| m.capacity)
+        self.stated_capacity().unwrap_or(256)
+    }
+
+    /// The capacity that the workspace's model states.
+    pub fn stated_capacity(&self) -> Option<u64> {
+        self.model.as_ref().map(|m| m.capacity)
     }
 }
 
@@ -193,16 +248,22 @@ fn place(name: &str, places: &Places<'_>) -> Result<Place, Refused> {
     let named = places.workspace().ok().and_then(|w| w.config.delivery.get(name).map(|d| (w, d)));
     let Some((w, d)) = named else {
         return match dir.is_dir() {
-            true => {
-                Ok(Place { name: name.into(), dir: dir.into(), weights: None, config: None, captures: None })
-            }
+            true => Ok(Place {
+                name: name.into(),
+                dir: dir.into(),
+                weights: None,
+                config: None,
+                captures: None,
+                of_bf16_run: false,
+            }),
             false => Err(Refused(format!("{name:?} is no delivery of the workspace and no folder"))),
         };
     };
     let source = w.path(&d.source);
     let captures = d.captures.as_ref().map(|c| (source.join(&c.file), c.names.clone()));
     let config = d.config.as_ref().map(|c| w.path(c));
-    Ok(Place { name: name.into(), dir: source, weights: d.weights.clone(), config, captures })
+    let of_bf16_run = d.captures.as_ref().is_some_and(|c| c.precision == Precision::Bf16);
+    Ok(Place { name: name.into(), dir: source, weights: d.weights.clone(), config, captures, of_bf16_run })
 }
 
 fn config(description: &str, asked: &Asked, place: Option<&Place>) -> Result<Map<String, Value>, Refused> {
@@ -247,8 +308,7 @@ fn weights_of(source: &str) -> Result<Source, Refused> {
 /// A name that is neither.
 pub fn machine(name: &str, places: &Places<'_>) -> Result<Machine, Refused> {
     if Product::named(name).is_some() {
-        let device = Device { product: name.into(), l2_mib: None, bus_bytes: 32, clock_mhz: 1000, frac: 20 };
-        return device.machine(name).map_err(Refused::because);
+        return Device::usual(name).machine(name).map_err(Refused::because);
     }
     let w = places.workspace()?;
     match w.config.device.get(name) {

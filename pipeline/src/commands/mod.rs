@@ -4,6 +4,7 @@ pub mod analyze;
 pub mod build;
 pub mod cache;
 pub mod check;
+pub mod debug;
 pub mod inspect;
 pub mod models;
 pub mod report;
@@ -11,8 +12,8 @@ pub mod spec;
 mod status;
 pub mod summary;
 mod synth;
-mod timing;
 pub mod tutorial;
+pub mod whole;
 
 use crate::cli::{Cli, Command};
 use crate::error::CliError;
@@ -70,6 +71,7 @@ pub fn run(cli: &Cli) -> Result<u8, CliError> {
             let (w, s) = session()?;
             inspect::disasm(&w, &s, target)
         }
+        Command::Debug(a) => debug::run(&workspace()?, cli.cache.as_deref(), a),
         Command::Synth(s) => synth::run(s),
         Command::Models(a) => models::run(a),
         Command::Spec(a) => spec::run(a),

@@ -16,7 +16,7 @@ use mica_compile::Seams;
 use mica_device::NUMERICS;
 use mica_device::object::{Kernel, Object};
 use mica_device::product::Product;
-use mica_simulate::{Counters, Machine, Options, Program};
+use mica_simulate::{Counters, Edges, Machine, Options, Program, explained};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -65,6 +65,7 @@ pub fn simulated(
         .param("tokens", tokens)
         .param("l2", product.l2)
         .param("lrm", product.lrm())
+        .param("constants", model.constants(db).text())
         .input("object", object)
         .input("constants", constants_digest);
     let below = match part {
@@ -101,7 +102,8 @@ pub fn simulated(
     let request = Request { target: &target, recipe, memory: 64 << 20, bytes_in: 0 };
     action(env, request, || {
         let object: Object = load(env, compile::KIND, object)?;
-        let kernel = mica_compile::link(&[&object], product, Seams::Segment).map_err(BodyError::stage)?;
+        let kernel = mica_compile::link_with(&[&object], product, Seams::Segment, model.constants(db))
+            .map_err(BodyError::stage)?;
         let constants = constants(env, &[constants_digest])?;
         let hidden = below.map(|b| output(env, &b, "hidden")).transpose()?;
         let forced = forced.map(|f| f.read(env, first, tokens)).transpose()?;
@@ -196,7 +198,9 @@ impl Simulation<'_> {
         let slices: Vec<&[u8]> = self.constants.iter().map(|b| &**b).collect();
         let options = Options { threads: self.env.threads, ..Options::default() };
         let mut machine = Machine::new(&program, self.product, &slices, options).map_err(BodyError::stage)?;
-        let run = host::run(&mut machine, &program, self.kernel, feed).map_err(BodyError::stage)?;
+        let call = |_, machine: &mut Machine<'_>, edges: &mut Edges<'_>| machine.call(edges);
+        let run = host::run_with(&mut machine, &program, self.kernel, feed, &slices, call)
+            .map_err(|e| BodyError::Stage(explained(&e, &program)))?;
         let mut made = Produced::default();
         for (name, bytes) in &run.outputs {
             made.put(self.env, name, bytes)?;

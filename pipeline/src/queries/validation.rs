@@ -251,6 +251,7 @@ pub fn tried(db: &dyn Db, model: ModelInput, part: usize, run: usize) -> Result<
         .param("validation steps", format!("{steps:?}"))
         .param("l2", product.l2)
         .param("lrm", product.lrm())
+        .param("constants", model.constants(db).text())
         .input("object", object)
         .input("constants", constants_digest);
     let (start, mut recipe) = Start::of(db, model, &trial, recipe)?;
@@ -274,7 +275,8 @@ pub fn tried(db: &dyn Db, model: ModelInput, part: usize, run: usize) -> Result<
     let request = Request { target: &target, recipe, memory: 64 << 20, bytes_in: 0 };
     action(env, request, || {
         let object: Object = load(env, compile::KIND, object)?;
-        let kernel = mica_compile::link(&[&object], product, Seams::Segment).map_err(BodyError::stage)?;
+        let kernel = mica_compile::link_with(&[&object], product, Seams::Segment, model.constants(db))
+            .map_err(BodyError::stage)?;
         let constants = constants(env, &[constants_digest])?;
         let given = start.read(&trial, width)?;
         let hidden: Option<Vec<u8>> = match (&below, given.hidden.is_empty()) {
