@@ -98,8 +98,11 @@ pub fn run(workspace: Option<&Path>, args: &Args) -> Result<u8, CliError> {
         return whole::run(&places, args);
     }
     if let Some(word) = args.how.said() {
-        return Err(Refused(format!("{word} is of a whole model: give its name alone, as in `mica analyze {}`",
-            mica_models::select::model_of(&args.selector))).into());
+        return Err(Refused(format!(
+            "{word} is of a whole model: give its name alone, as in `mica analyze {}`",
+            mica_models::select::model_of(&args.selector)
+        ))
+        .into());
     }
     let subject = Subject::new(&args.selector, &args.subject, &places)?;
     let machine = subject.machine()?;

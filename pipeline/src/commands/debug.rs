@@ -72,7 +72,8 @@ impl Built {
             false => args.target.clone(),
         };
         let goals = targets::select(&[named], &workspace.config.targets, &session.graph.names)?;
-        let kernels = goals.iter().copied().find(|&i| matches!(session.graph.nodes[i].job, Job::Link | Job::Kernel));
+        let kernels =
+            goals.iter().copied().find(|&i| matches!(session.graph.nodes[i].job, Job::Link | Job::Kernel));
         let Some(found) = kernels else {
             return Err(CliError::Usage(format!(
                 "{} is no kernel; a model's name or link:MODEL.kernel is",

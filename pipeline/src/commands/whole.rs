@@ -111,7 +111,9 @@ pub fn run(places: &Places<'_>, args: &Args) -> Result<u8, CliError> {
 /// Checks that the caches and the model reach a position.
 fn room(position: u64, capacity: u64, longest: u64) -> Result<(), Refused> {
     if capacity > longest {
-        return Err(Refused(format!("--capacity {capacity}: the model's config ends at {longest} positions")));
+        return Err(Refused(format!(
+            "--capacity {capacity}: the model's config ends at {longest} positions"
+        )));
     }
     match position < capacity {
         true => Ok(()),

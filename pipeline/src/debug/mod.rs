@@ -147,7 +147,8 @@ impl<'p, I: BufRead, O: Write> Debugger<'p, I, O> {
     /// Tells a trap, and lets the person look at the device as it was left.
     pub fn trapped(&mut self, trap: &Trap, view: Option<&View<'_>>) {
         self.say(&format!("trapped: {trap}"));
-        self.say(listing::around(self.program, trap.instruction, 3).trim_end());
+        let lines = self.around(trap.instruction, 3);
+        self.say(&lines);
         let Some(view) = view else { return };
         self.tally.end(view.counters());
         self.operands(view);
@@ -166,6 +167,10 @@ impl<'p, I: BufRead, O: Write> Debugger<'p, I, O> {
     fn source(&self, src: u32) -> String {
         let op = self.program.op(src).map_or_else(String::new, |o| format!(" {} {}", o.op, o.label));
         format!("{} op {}{}", self.places.part(src >> 16), src & 0xffff, op.trim_end())
+    }
+
+    fn around(&self, at: usize, sides: usize) -> String {
+        listing::around(self.program, at, sides, &|src| self.source(src)).trim_end().to_string()
     }
 
     fn why_stop(&self, at: usize, i: &Instr) -> Option<String> {
@@ -280,13 +285,16 @@ impl<'p, I: BufRead, O: Write> Debugger<'p, I, O> {
                 self.say(&text);
             }
             Command::List(sides) => {
-                let text = listing::around(self.program, view.instruction, sides);
-                self.say(text.trim_end());
+                let text = self.around(view.instruction, sides);
+                self.say(&text);
             }
             Command::Where => self.tell("", view),
             Command::Events => {
-                let text = format!("{}\n{}", events(&view.counters()), self.events());
-                self.say(text.trim_end());
+                let text = match view.counters().events() {
+                    0 => events(&view.counters()),
+                    _ => format!("{}\n{}", events(&view.counters()), self.events()),
+                };
+                self.say(&text);
             }
             Command::Help => self.say(words::HELP.trim_end()),
             Command::Step(_) | Command::Next | Command::Layer | Command::Continue | Command::Quit => {}
@@ -312,7 +320,9 @@ impl<'p, I: BufRead, O: Write> Debugger<'p, I, O> {
         self.say(&format!("{} left t{t}; {}", self.source(src), events(&counted)));
         let text = match view.tile(t) {
             None => format!("t{t} is not defined"),
-            Some(tile) => Values::of_tile(&tile, view).map_or_else(|| "past the end".into(), |v| v.text(self.elements)),
+            Some(tile) => {
+                Values::of_tile(&tile, view).map_or_else(|| "past the end".into(), |v| v.text(self.elements))
+            }
         };
         self.say(&text);
     }
@@ -395,7 +405,8 @@ impl<I: BufRead, O: Write> Observer for Debugger<'_, I, O> {
             self.until = Until::Steps(n - 1);
         }
         if let Some(why) = self.why_stop(at, i) {
-            if let (Until::Steps(_), Some(line)) = (self.until, self.before.and_then(|b| self.done(b, view))) {
+            if let (Until::Steps(_), Some(line)) = (self.until, self.before.and_then(|b| self.done(b, view)))
+            {
                 self.say(&line);
             }
             self.tell(&why, view);

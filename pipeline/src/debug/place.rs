@@ -104,7 +104,9 @@ impl<'p> Places<'p> {
         let fits = |src: &u32| {
             let here = part.is_none_or(|p| *src >> 16 == p);
             let named = self.program.op(*src).is_some_and(|o| {
-                o.label == op || o.op == op || op.strip_prefix(&o.op).is_some_and(|r| r.strip_prefix(' ') == Some(&o.label))
+                o.label == op
+                    || o.op == op
+                    || op.strip_prefix(&o.op).is_some_and(|r| r.strip_prefix(' ') == Some(&o.label))
             });
             here && (named || number == Some(*src & 0xffff))
         };

@@ -39,9 +39,16 @@ impl Values {
     }
 
     fn first(&self, most: usize) -> String {
-        let shown: Vec<String> = self.values.iter().take(most).map(|v| number(*v)).collect();
+        let shown: Vec<String> = self.values.iter().take(most).map(|v| self.number(*v)).collect();
         let more = if self.values.len() > most { ", …" } else { "" };
         format!("[{}{more}]", shown.join(", "))
+    }
+
+    fn number(&self, v: f64) -> String {
+        match self.format {
+            Format::I32 | Format::I8 => format!("{v}"),
+            _ => number(v),
+        }
     }
 
     /// One line: format, shape, the first elements.
@@ -52,13 +59,16 @@ impl Values {
     /// The first `most` elements, and what all of them are like.
     pub fn text(&self, most: usize) -> String {
         let finite: Vec<f64> = self.values.iter().copied().filter(|v| v.is_finite()).collect();
-        let (low, high) = finite.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(l, h), v| (l.min(*v), h.max(*v)));
+        let (low, high) =
+            finite.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(l, h), v| (l.min(*v), h.max(*v)));
         let mean = finite.iter().map(|v| v.abs()).sum::<f64>() / finite.len().max(1) as f64;
         let odd = self.values.len() - finite.len();
         let odd = if odd > 0 { format!(", {odd} not finite") } else { String::new() };
         let range = match finite.is_empty() {
             true => "no finite element".into(),
-            false => format!("{} to {}, mean magnitude {}", number(low), number(high), number(mean)),
+            false => {
+                format!("{} to {}, mean magnitude {}", self.number(low), self.number(high), number(mean))
+            }
         };
         format!("{}: {range}{odd}\n{}", self.head(), self.first(most))
     }
@@ -101,7 +111,7 @@ pub fn operands(i: &Instr, view: &View<'_>) -> Vec<String> {
             Operand::TileOrNone(n) => register(i.r[n]).map(|t| tile(t, view)),
             _ => None,
         };
-        lines.extend(line.filter(|l| !lines.contains(l)).map(|l| format!("        {l}")));
+        lines.extend(line.map(|l| format!("        {l}")).filter(|l| !lines.contains(l)));
     }
     lines
 }

@@ -81,8 +81,8 @@ pub enum Region {
 }
 
 const WORDS: [&str; 15] = [
-    "step", "next", "layer", "continue", "break", "delete", "dump", "print", "regs", "tiles", "list", "where",
-    "events", "quit", "help",
+    "step", "next", "layer", "continue", "break", "delete", "dump", "print", "regs", "tiles", "list",
+    "where", "events", "quit", "help",
 ];
 
 /// A line's command; `None` of an empty one.
@@ -131,7 +131,8 @@ fn number(w: &str) -> Option<u64> {
 fn region(text: &str) -> Result<Region, String> {
     let words: Vec<&str> = text.split_whitespace().collect();
     let numbered = |letter: char| words[0].strip_prefix(letter).and_then(|n| n.parse::<u8>().ok());
-    let usage = || "print tN, sN, or lrm, l2, constants or an entry's name with AT BYTES [FORMAT]".to_string();
+    let usage =
+        || "print tN, sN, or lrm, l2, constants or an entry's name with AT BYTES [FORMAT]".to_string();
     match words.as_slice() {
         [_] => {
             let tile = numbered('t').filter(|&t| t < mica_device::isa::TILES).map(Region::Tile);
@@ -140,7 +141,8 @@ fn region(text: &str) -> Result<Region, String> {
         }
         [memory, at, bytes, rest @ ..] if rest.len() < 2 => {
             let place = |w: &str| number(w).ok_or_else(|| format!("{w:?} is no number"));
-            let format = rest.first().map(|f| format(f).ok_or_else(|| format!("{f:?} is no format"))).transpose()?;
+            let format =
+                rest.first().map(|f| format(f).ok_or_else(|| format!("{f:?} is no format"))).transpose()?;
             Ok(Region::Bytes { memory: (*memory).into(), at: place(at)?, bytes: place(bytes)?, format })
         }
         _ => Err(usage()),

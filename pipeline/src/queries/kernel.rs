@@ -84,6 +84,6 @@ pub fn whole(db: &dyn Db, model: ModelInput) -> Result<Outcome> {
         let kernel: Kernel = load(env, KIND, kernel)?;
         let constants = constants(env, &segments)?;
         let feed = Feed { ids: &ids.ids[..tokens], ..Feed::default() };
-        Simulation { env, product, kernel: &kernel, constants: &constants }.run(&feed)
+        Simulation { env, product, kernel: &kernel, constants: (&segments, &constants) }.run(&feed)
     })
 }

@@ -277,7 +277,8 @@ pub fn tried(db: &dyn Db, model: ModelInput, part: usize, run: usize) -> Result<
         let object: Object = load(env, compile::KIND, object)?;
         let kernel = mica_compile::link_with(&[&object], product, Seams::Segment, model.constants(db))
             .map_err(BodyError::stage)?;
-        let constants = constants(env, &[constants_digest])?;
+        let digests = [constants_digest];
+        let constants = constants(env, &digests)?;
         let given = start.read(&trial, width)?;
         let hidden: Option<Vec<u8>> = match (&below, given.hidden.is_empty()) {
             (Some(b), _) => Some(output(env, b, "hidden")?.to_vec()),
@@ -303,7 +304,7 @@ pub fn tried(db: &dyn Db, model: ModelInput, part: usize, run: usize) -> Result<
             states: states.iter().map(|(n, b)| (n.clone(), b.as_slice())).collect(),
             rows: rows.iter().map(|(n, b)| (n.clone(), vec![b.as_slice()])).collect(),
         };
-        Simulation { env, product, kernel: &kernel, constants: &constants }.run(&feed)
+        Simulation { env, product, kernel: &kernel, constants: (&digests, &constants) }.run(&feed)
     })
 }
 

@@ -74,9 +74,10 @@ fn head(t: &Timing) -> String {
         percent(u.macs),
     );
     let e = &t.energy;
+    let (unit, per) = if e.total_uj < 1e4 { ("µJ", 1.0) } else { ("mJ", 1e3) };
+    let [all, ddr, l2, lrm, macs] = [e.total_uj, e.ddr_uj, e.l2_uj, e.lrm_uj, e.macs_uj].map(|uj| uj / per);
     text += &format!(
-        "energy (a proxy): {:.1} µJ: external memory {:.1}, L2 {:.1}, LRM {:.1}, MACs {:.1}\n",
-        e.total_uj, e.ddr_uj, e.l2_uj, e.lrm_uj, e.macs_uj
+        "energy (a proxy): {all:.1} {unit}: external memory {ddr:.1}, L2 {l2:.1}, LRM {lrm:.1}, MACs {macs:.1}\n"
     );
     text + &format!(
         "on chip: LRM {} of {} bytes, L2 {} of {}; entry pointers {} of {}\n\n",
@@ -212,7 +213,8 @@ pub fn bound(b: Bound) -> &'static str {
 
 /// A row a position: how a call grows with what is cached.
 pub fn positions(all: &[Timing]) -> String {
-    let columns = ["position", "cycles", "tokens a second", "compute", "DDR", "flow", "cache bytes", "bound by"];
+    let columns =
+        ["position", "cycles", "tokens a second", "compute", "DDR", "flow", "cache bytes", "bound by"];
     let mut rows = table(&columns, &["bound by"]);
     for t in all {
         let s = &t.cycles.share;

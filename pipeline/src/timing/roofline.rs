@@ -114,7 +114,13 @@ impl Roofline {
                 escaped(&told)
             );
             if p.of != Of::Op {
-                let _ = writeln!(svg, "<text x=\"{:.1}\" y=\"{:.1}\">{}</text>", x + 9.0, y + 4.0, escaped(&p.name));
+                let _ = writeln!(
+                    svg,
+                    "<text x=\"{:.1}\" y=\"{:.1}\">{}</text>",
+                    x + 9.0,
+                    y + 4.0,
+                    escaped(&p.name)
+                );
             }
         }
         svg + "</svg>\n"
@@ -150,15 +156,15 @@ impl Frame {
 
     fn at(&self, x: f64, y: f64) -> (f64, f64) {
         let along = |v: f64, (low, high): (f64, f64)| (v / low).log10() / (high / low).log10();
-        (
-            LEFT + along(x, self.x) * (RIGHT - LEFT),
-            BOTTOM - along(y, self.y) * (BOTTOM - TOP),
-        )
+        (LEFT + along(x, self.x) * (RIGHT - LEFT), BOTTOM - along(y, self.y) * (BOTTOM - TOP))
     }
 
     fn axes(&self, svg: &mut String) {
         let mut line = |(a, b): (f64, f64), (c, d): (f64, f64)| {
-            let _ = writeln!(svg, "<line x1=\"{a:.1}\" y1=\"{b:.1}\" x2=\"{c:.1}\" y2=\"{d:.1}\" stroke=\"#dddddd\"/>");
+            let _ = writeln!(
+                svg,
+                "<line x1=\"{a:.1}\" y1=\"{b:.1}\" x2=\"{c:.1}\" y2=\"{d:.1}\" stroke=\"#dddddd\"/>"
+            );
         };
         let decades = |(low, high): (f64, f64)| {
             let (first, last) = (low.log10().round() as i32, high.log10().round() as i32);
@@ -168,11 +174,20 @@ impl Frame {
         decades(self.y).for_each(|y| line(self.at(self.x.0, y), self.at(self.x.1, y)));
         for x in decades(self.x) {
             let (at, _) = self.at(x, self.y.0);
-            let _ = writeln!(svg, "<text x=\"{at:.1}\" y=\"{}\" text-anchor=\"middle\">{x}</text>", BOTTOM + 18.0);
+            let _ = writeln!(
+                svg,
+                "<text x=\"{at:.1}\" y=\"{}\" text-anchor=\"middle\">{x}</text>",
+                BOTTOM + 18.0
+            );
         }
         for y in decades(self.y) {
             let (_, at) = self.at(self.x.0, y);
-            let _ = writeln!(svg, "<text x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{y}</text>", LEFT - 6.0, at + 4.0);
+            let _ = writeln!(
+                svg,
+                "<text x=\"{}\" y=\"{:.1}\" text-anchor=\"end\">{y}</text>",
+                LEFT - 6.0,
+                at + 4.0
+            );
         }
         let (middle, low) = ((LEFT + RIGHT) / 2.0, BOTTOM + 40.0);
         let _ = writeln!(

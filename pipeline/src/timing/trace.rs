@@ -52,7 +52,15 @@ pub fn write(
     out: &mut dyn Write,
 ) -> Result<Report, TraceError> {
     let program = Program::load(kernel)?;
-    let mut t = Tracer { program: &program, parts, clock: on.rates.clock_mhz.into(), out, told: Ok(()), end: 0, open: None };
+    let mut t = Tracer {
+        program: &program,
+        parts,
+        clock: on.rates.clock_mhz.into(),
+        out,
+        told: Ok(()),
+        end: 0,
+        open: None,
+    };
     t.begin();
     let inputs = Inputs { position, plans };
     let report = timing::timeline(kernel, on.product, on.rates, inputs, |s| t.span(&s))?;
@@ -87,7 +95,8 @@ impl Tracer<'_> {
         for (tid, name) in TRACKS.iter().enumerate() {
             let name = json!({"ph":"M","pid":1,"tid":tid,"name":"thread_name","args":{"name":name}});
             self.line(&format!(",{name}"));
-            let order = json!({"ph":"M","pid":1,"tid":tid,"name":"thread_sort_index","args":{"sort_index":tid}});
+            let order =
+                json!({"ph":"M","pid":1,"tid":tid,"name":"thread_sort_index","args":{"sort_index":tid}});
             self.line(&format!(",{order}"));
         }
     }

@@ -8,9 +8,9 @@
 use crate::error::CompileError;
 use crate::graph::SEAM;
 use crate::ir::build::BASE;
+use mica_device::format::Format;
 use mica_device::isa::{self, Instr, NONE, Opcode};
 use mica_device::layout::ALIGN;
-use mica_device::format::Format;
 use mica_device::object::{
     Constants, Direction, EdgeUse, Entry, Kernel, Object, OpInfo, Segment, Symbol, WEIGHTS,
 };

@@ -8,8 +8,8 @@ use mica_device::disasm;
 const AROUND: usize = 3;
 
 /// The instructions around `at`, so many on either side, that one marked; a line of its own where the source op
-/// changes.
-pub fn around(program: &Program, at: usize, sides: usize) -> String {
+/// changes, which says what `source` says of it.
+pub fn around(program: &Program, at: usize, sides: usize, source: &dyn Fn(u32) -> String) -> String {
     let code = program.code();
     let range = at.saturating_sub(sides)..code.len().min(at + sides + 1);
     let mut text = String::new();
@@ -18,7 +18,7 @@ pub fn around(program: &Program, at: usize, sides: usize) -> String {
         let i = &code[n];
         if src != Some(i.src) {
             src = Some(i.src);
-            text += &format!("; {}\n", source(program, i.src));
+            text += &format!("; {}\n", source(i.src));
         }
         let mark = if n == at { '>' } else { ' ' };
         text += &format!("{mark}{n:6}  {}\n", disasm::line(i));
@@ -37,7 +37,10 @@ pub fn source(program: &Program, src: u32) -> String {
 /// An error in words; a trap with the instructions around it.
 pub fn explained(e: &SimError, program: &Program) -> String {
     match e {
-        SimError::Trap(t) => format!("{e}\n{}", around(program, t.instruction, AROUND).trim_end()),
+        SimError::Trap(t) => {
+            let lines = around(program, t.instruction, AROUND, &|src| source(program, src));
+            format!("{e}\n{}", lines.trim_end())
+        }
         _ => e.to_string(),
     }
 }

@@ -23,8 +23,8 @@ use mica_device::access::TileFile;
 use mica_device::isa::{ENGINES, Engine, Instr, Opcode};
 use mica_device::object::{Direction, Kernel};
 use mica_device::product::{Product, Rates};
-use mica_device::tile::{Tile, register};
 use mica_device::segment::SegmentPlan;
+use mica_device::tile::{Tile, register};
 use report::Builder;
 pub use report::{Bound, Bytes, LayerReport, OpReport, Report, Share};
 use traffic::Contents;
@@ -81,7 +81,12 @@ pub struct Span {
 /// The cycles of one call.
 ///
 /// Errors: a kernel that is no program, or a fault that the stream alone shows (an undefined tile).
-pub fn cycles(kernel: &Kernel, product: &Product, rates: &Rates, inputs: Inputs<'_>) -> Result<Report, SimError> {
+pub fn cycles(
+    kernel: &Kernel,
+    product: &Product,
+    rates: &Rates,
+    inputs: Inputs<'_>,
+) -> Result<Report, SimError> {
     timeline(kernel, product, rates, inputs, |_| ())
 }
 
