@@ -256,6 +256,54 @@ pub fn encoded(values: &[f64], format: Format, frac: u8) -> Vec<u8> {
 mod tests {
     use super::*;
 
+    /// A cache of two rows and the rows that feed it; the kernel does nothing.
+    fn with_cache() -> Kernel {
+        use mica_device::{asm, isa};
+        let entry = |name: &str, register, direction, shape: Vec<u64>| {
+            let (format, bytes) = (Format::F16, 2 * shape.iter().product::<u64>());
+            let share = EdgeUse { name: name.into(), direction, format, frac: 0, shape, bytes };
+            Entry { name: name.into(), register, direction, bytes, shares: vec![(0, 0, share)] }
+        };
+        Kernel {
+            code: isa::encode(&asm::parse("halt").unwrap()),
+            segments: Vec::new(),
+            literals: vec![Vec::new()],
+            entries: vec![
+                entry("k_cache.in", 1, Direction::In, vec![1, 2, 4]),
+                entry("k_row.out", 2, Direction::Out, vec![1, 4]),
+            ],
+            ops: vec![Vec::new()],
+            parts: vec!["full_attention".into()],
+            lrm_peak: 0,
+            l2_peak: 0,
+        }
+    }
+
+    #[test]
+    fn a_position_past_the_cache_is_refused_before_anything_runs() {
+        let (kernel, product) = (with_cache(), mica_device::product::Product::named("qb1").unwrap());
+        let program = Program::load(&kernel).unwrap();
+        let mut calls = 0;
+        let mut go = |ids: &[i64], first| {
+            let mut machine =
+                Machine::new(&program, &product, &[], mica_simulate::Options::default()).unwrap();
+            let feed = Feed { ids, first, ..Feed::default() };
+            run_with(&mut machine, &program, &kernel, &feed, &[], |_, m, e| {
+                calls += 1;
+                m.call(e)
+            })
+        };
+        assert_eq!(go(&[1, 2], 0).unwrap().rows["k_cache"].len(), 2 * 8);
+        assert!(go(&[1], 1).is_ok());
+        for (ids, first) in [(&[1, 2, 3][..], 0), (&[1], 2), (&[1, 2], 1)] {
+            let e = go(ids, first).unwrap_err();
+            let position = first + ids.len() as u64 - 1;
+            assert_eq!(e, SimError::PastCache { edge: "k_cache.in".into(), position, rows: 2 });
+            assert!(e.to_string().contains("raise the capacity"), "{e}");
+        }
+        assert_eq!(calls, 3);
+    }
+
     #[test]
     fn what_an_edge_holds_reads_back_as_it_was() {
         for (format, kept) in [

@@ -146,7 +146,8 @@ impl<'p, I: BufRead, O: Write> Debugger<'p, I, O> {
 
     /// Tells a trap, and lets the person look at the device as it was left.
     pub fn trapped(&mut self, trap: &Trap, view: Option<&View<'_>>) {
-        self.say(&format!("trapped: {trap}"));
+        let (at, source) = (trap.instruction, self.source(trap.layer << 16 | trap.op));
+        self.say(&format!("trapped at instruction {at} ({}), {source}: {}", trap.mnemonic, trap.fault));
         let lines = self.around(trap.instruction, 3);
         self.say(&lines);
         let Some(view) = view else { return };

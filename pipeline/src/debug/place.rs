@@ -45,7 +45,8 @@ impl<'p> Places<'p> {
     pub fn new(program: &'p Program, parts: &'p [String]) -> Places<'p> {
         let mut ops: BTreeMap<u32, (usize, usize)> = BTreeMap::new();
         let mut results = BTreeSet::new();
-        for (at, i) in program.code().iter().enumerate() {
+        // after a halt nothing is seen any more
+        for (at, i) in program.code().iter().enumerate().filter(|(_, i)| i.op != Opcode::Halt) {
             ops.entry(i.src).or_insert((at, at)).1 = at;
             if i.op == Opcode::Opb && register(i.r[0]).is_some() {
                 results.insert(i.src);

@@ -131,7 +131,9 @@ impl Values {
                 }
             }
             let (a, b) = (v.from.max(from), v.to.min(to));
-            self.dead.push(Value { from: a, to: b, ..v });
+            // what an instruction reads and overwrites is there once
+            let last = if v.last == at && v.first < at { at - 1 } else { v.last };
+            self.dead.push(Value { from: a, to: b, last, ..v });
         }
         self.held.push(Value { from, to, what, first: at, last: at });
     }

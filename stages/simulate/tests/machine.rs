@@ -329,3 +329,28 @@ fn a_view_shows_what_has_been_done() {
     // it broke before the store, so the edge is as it started
     assert_eq!((counters.instructions, edges.out("out").unwrap()), (13, [0; 72].as_slice()));
 }
+
+#[test]
+fn a_trap_is_explained_with_the_instructions_around_it() {
+    let program =
+        Program::load(&kernel("nop\nnop @0.1\ntrap code=7 @0.1\nnop\nnop\nnop\nnop", 4, 4, 0)).unwrap();
+    let mut m = machine(&program, &[]).unwrap();
+    let mut edges = Edges::new(&program);
+    edges.set_in("in", vec![0; 4]).unwrap();
+    let e = m.call(&mut edges).unwrap_err();
+    assert_eq!(
+        mica_simulate::explained(&e, &program),
+        "instruction 2 (trap), layer 0 (embed), op 1 (matmul mlp.gate): trap 7
+; part 0 (embed) op 0 embed embed_tokens
+      0  nop
+; part 0 (embed) op 1 matmul mlp.gate
+      1  nop @0.1
+>     2  trap code=7 @0.1
+; part 0 (embed) op 0 embed embed_tokens
+      3  nop
+      4  nop
+      5  nop"
+    );
+    let other = SimError::EdgeUnset { name: "in".into() };
+    assert_eq!(mica_simulate::explained(&other, &program), other.to_string());
+}

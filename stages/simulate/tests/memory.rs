@@ -42,6 +42,20 @@ fn lives_end_with_the_last_read() {
 }
 
 #[test]
+fn what_is_overwritten_as_it_is_read_counts_once() {
+    let text = "tdef.f32 t0, lrm=0, 1x64, -
+                tdef.f32 t1, lrm=0x80, 1x64, -
+                ldt.f32 t0, l2=0
+                vun.neg t0, t0
+                vun.exp t1, t0";
+    // the last one overlaps by half: the other half of what it reads is still there
+    let lrm = &maps(text)[0].lrm;
+    assert_eq!((lrm.peak, lrm.live), (384, 384));
+    let lrm = &maps(&text[..text.rfind("vun").unwrap()])[0].lrm;
+    assert_eq!((lrm.peak, lrm.live), (256, 256));
+}
+
+#[test]
 fn what_is_older_than_a_loop_lives_to_its_end() {
     // t1 is read in the first instruction of the body, while the second writes elsewhere: both are live
     let body = "sli s16, value=2
