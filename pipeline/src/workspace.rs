@@ -9,7 +9,7 @@ pub use validations::{Gates, Vectors};
 
 use crate::error::CliError;
 use mica_device::object::Constants;
-use mica_device::product::{Product, Rates};
+use mica_device::product::{CAPS, FAMILY, Product, Rates};
 use mica_fetch::CaptureMap;
 use mica_quantize::Recipe;
 use serde::Deserialize;
@@ -248,10 +248,10 @@ impl Device {
     pub fn machine(&self, name: &str) -> Result<Machine, CliError> {
         let mut product = Product::named(&self.product).ok_or_else(|| CliError::Config {
             what: format!("[device.{name}] product = {:?}", self.product),
-            why: "there are qb1, qb4 and qb16".into(),
+            why: format!("there are {}", FAMILY.map(|(name, _)| name).join(", ")),
         })?;
         let mut warnings = Vec::new();
-        let mut clamp = |what: &str, value: u64, low: u64, high: u64| {
+        let mut clamp = |what: &str, value: u64, (low, high): (u64, u64)| {
             let kept = value.clamp(low, high);
             if kept != value {
                 warnings.push(format!(
@@ -262,11 +262,11 @@ impl Device {
             kept
         };
         if let Some(mib) = self.l2_mib {
-            product.l2 = clamp("l2_mib", mib, 2, 32) << 20;
+            product.l2 = clamp("l2_mib", mib, CAPS.l2_mib) << 20;
         }
-        let clock = clamp("clock_mhz", self.clock_mhz.into(), 1, 1000) as u32;
-        let bus = clamp("bus_bytes", self.bus_bytes.into(), 8, 32) as u32;
-        if !matches!(bus, 8 | 16 | 32) {
+        let clock = clamp("clock_mhz", self.clock_mhz.into(), CAPS.clock_mhz) as u32;
+        let bus = clamp("bus_bytes", self.bus_bytes.into(), CAPS.bus_bytes) as u32;
+        if !CAPS.bus_widths.contains(&bus) {
             return Err(CliError::Config {
                 what: format!("[device.{name}] bus_bytes = {bus}"),
                 why: "the external bus moves 8, 16 or 32 bytes a cycle".into(),

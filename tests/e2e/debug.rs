@@ -1,18 +1,17 @@
 //! `mica debug` on the shipped model, its words fed on standard input.
 
 use crate::tiny;
-use mica_tests::Run;
+use mica_tests::{Run, Workspace};
 
-fn debug(words: &[&str], script: &str) -> Run {
-    tiny().mica(&[&["debug", "tiny"], words].concat()).input(script).run()
+fn debug(workspace: &Workspace, words: &[&str], script: &str) -> Run {
+    workspace.mica(&[&["debug", "tiny"], words].concat()).input(script).run()
 }
 
 #[test]
 fn it_builds_the_kernel_stops_steps_and_shows() {
     let workspace = tiny();
     let script = "step\nwhere\nnext\nb layer3:mlp.gate\nregs\ncontinue\nlist 1\ndump\nquit\n";
-    let said =
-        |words: &[&str]| workspace.mica(&[&["debug", "tiny"], words].concat()).input(script).run().exits(0);
+    let said = |words: &[&str]| debug(&workspace, words, script).exits(0);
     let run = said(&["--break-at", "layer3"]);
     for line in [
         "break layer3: layer3 op ",
@@ -31,12 +30,17 @@ fn it_builds_the_kernel_stops_steps_and_shows() {
     assert_eq!(workspace.build_well(&["link:tiny.kernel"]).ran().len(), 0, "what it built is kept");
 }
 
-/// What it shows of an op is what the whole build computes: the experts that layer 2 chooses for the last token.
+/// The calls before the one that is asked for run undisturbed: what an op leaves is of that token.
 #[test]
 fn dumps_are_of_the_call_that_is_asked_for() {
+    let workspace = tiny();
     let chosen = |token: &str| {
-        let run = debug(&["--token", token, "--dump", "layer2:topk mlp.gate", "--dump", "head:lm_head"], "")
-            .exits(0);
+        let run = debug(
+            &workspace,
+            &["--token", token, "--dump", "layer2:topk mlp.gate", "--dump", "head:lm_head"],
+            "",
+        )
+        .exits(0);
         assert!(run.stdout.contains("ended after "), "{}", run.stdout);
         assert!(run.stdout.contains("head op "), "the head stores its logits in L2\n{}", run.stdout);
         let ids = run.stdout.lines().skip_while(|l| !l.contains("topk mlp.gate left")).nth(2);
@@ -47,6 +51,7 @@ fn dumps_are_of_the_call_that_is_asked_for() {
 
 #[test]
 fn what_it_cannot_do_is_misuse() {
+    let workspace = tiny();
     for (words, said) in [
         (&["--break-at", "layer9"][..], "is it \"layer0\"?"),
         (&["--break-at", "layer3:mlp.gat"], "mlp.gate"),
@@ -55,7 +60,7 @@ fn what_it_cannot_do_is_misuse() {
         (&["--token", "20"], "there are 20 tokens"),
         (&["--ids", "5", "--token", "1"], "there are 1 tokens"),
     ] {
-        let run = debug(words, "").exits(2);
+        let run = debug(&workspace, words, "").exits(2);
         let solid: String = run
             .stderr
             .split(|c: char| c.is_whitespace() || c == '│')
@@ -64,6 +69,6 @@ fn what_it_cannot_do_is_misuse() {
             .join(" ");
         assert!(solid.contains(said), "{words:?}: {}", run.stderr);
     }
-    let run = tiny().mica(&["debug", "pack:tiny.layer0"]).run().exits(2);
+    let run = workspace.mica(&["debug", "pack:tiny.layer0"]).run().exits(2);
     assert!(run.stderr.contains("is no kernel"), "{}", run.stderr);
 }

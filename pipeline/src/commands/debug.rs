@@ -46,7 +46,9 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(workspace: &Workspace, cache: Option<&Path>, args: &Args) -> Result<u8, CliError> {
-    let session = Session::open(workspace, environment(workspace, cache)?)?;
+    let mut env = environment(workspace, cache)?;
+    env.threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let session = Session::open(workspace, env)?;
     for w in &session.warnings {
         say(&format!("warning: {w}"));
     }
@@ -87,7 +89,7 @@ impl Built {
             n.model == node.model && n.job == Job::Link
         });
         let wanted = session.graph.closure(&link.into_iter().collect::<Vec<_>>());
-        let errors = build::settle(session, &wanted, 1, false);
+        let errors = build::settle(session, &wanted, session.env().threads, false);
         build::tell_errors(session, &wanted, &errors);
         let env = session.env();
         env.cache.flush()?;

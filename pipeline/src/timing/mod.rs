@@ -6,6 +6,8 @@
 pub mod render;
 pub mod roofline;
 pub mod shaped;
+#[cfg(test)]
+mod tests;
 pub mod trace;
 
 use mica_device::object::Kernel;

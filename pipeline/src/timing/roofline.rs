@@ -113,16 +113,8 @@ impl Roofline {
                 "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"{radius}\" fill=\"{fill}\"><title>{}</title></circle>",
                 escaped(&told)
             );
-            if p.of != Of::Op {
-                let _ = writeln!(
-                    svg,
-                    "<text x=\"{:.1}\" y=\"{:.1}\">{}</text>",
-                    x + 9.0,
-                    y + 4.0,
-                    escaped(&p.name)
-                );
-            }
         }
+        frame.labels(self, &mut svg);
         svg + "</svg>\n"
     }
 }
@@ -133,6 +125,9 @@ const LEFT: f64 = 80.0;
 const TOP: f64 = 50.0;
 const RIGHT: f64 = 860.0;
 const BOTTOM: f64 = 500.0;
+/// From the last point to the names, and from one name to the next.
+const LEADER: f64 = 60.0;
+const LINE: f64 = 16.0;
 
 /// The picture's axes: whole powers of ten around everything in it.
 struct Frame {
@@ -157,6 +152,27 @@ impl Frame {
     fn at(&self, x: f64, y: f64) -> (f64, f64) {
         let along = |v: f64, (low, high): (f64, f64)| (v / low).log10() / (high / low).log10();
         (LEFT + along(x, self.x) * (RIGHT - LEFT), BOTTOM - along(y, self.y) * (BOTTOM - TOP))
+    }
+
+    /// Names of the whole and the kinds, one below the other beside their points, which often lie close together.
+    fn labels(&self, r: &Roofline, svg: &mut String) {
+        let named = r.points.iter().filter(|p| p.of != Of::Op);
+        let mut all: Vec<_> = named.map(|p| (self.at(p.intensity, p.achieved), &p.name)).collect();
+        all.sort_by(|a, b| a.0.1.total_cmp(&b.0.1));
+        let right = all.iter().map(|((x, _), _)| *x).fold(LEFT, f64::max) + LEADER;
+        let mut below = TOP;
+        for ((x, y), name) in all {
+            let at = y.max(below);
+            below = at + LINE;
+            let _ = writeln!(
+                svg,
+                "<line x1=\"{x:.1}\" y1=\"{y:.1}\" x2=\"{:.1}\" y2=\"{at:.1}\" stroke=\"#888888\"/>\n\
+                 <text x=\"{right:.1}\" y=\"{:.1}\">{}</text>",
+                right - 4.0,
+                at + 4.0,
+                escaped(name)
+            );
+        }
     }
 
     fn axes(&self, svg: &mut String) {

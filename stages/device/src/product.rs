@@ -17,6 +17,26 @@ pub struct Product {
     pub entries: u32,
 }
 
+/// The products by name, with the side of their arrays.
+pub const FAMILY: [(&str, u32); 3] = [("qb1", 8), ("qb4", 16), ("qb16", 32)];
+
+/// What a product may be had with: the least and the most of what can be chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Caps {
+    /// MiB of L2.
+    pub l2_mib: (u64, u64),
+    /// Clock in MHz.
+    pub clock_mhz: (u64, u64),
+    /// Bytes a cycle on the external bus.
+    pub bus_bytes: (u64, u64),
+    /// The widths of the bus that there are.
+    pub bus_widths: &'static [u32],
+}
+
+/// The caps of the family.
+pub const CAPS: Caps =
+    Caps { l2_mib: (2, 32), clock_mhz: (1, 1000), bus_bytes: (8, 32), bus_widths: &[8, 16, 32] };
+
 /// What only the timing model reads.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Rates {
@@ -71,12 +91,7 @@ impl Product {
     }
     /// A product of the family by name.
     pub fn named(name: &str) -> Option<Product> {
-        let side = match name {
-            "qb1" => 8,
-            "qb4" => 16,
-            "qb16" => 32,
-            _ => return None,
-        };
+        let &(name, side) = FAMILY.iter().find(|(n, _)| *n == name)?;
         Some(Product { name: name.into(), side, lrm_per_pe: 4096, l2: 8 << 20, entries: 15 })
     }
 }
