@@ -278,6 +278,12 @@ fn the_picture_has_everything_in_it() {
     for name in ["all", "linear_attention", "full_attention", "head", "MACs a byte of external memory"] {
         assert!(svg.contains(&format!(">{name}</text>")), "{name}");
     }
+    let line = svg.split("<polyline points=\"").nth(1).unwrap().split('"').next().unwrap();
+    for point in line.split(' ') {
+        let (x, y) = point.split_once(',').unwrap();
+        let at = |v: &str| v.parse::<f64>().unwrap();
+        assert!((79.9..=860.1).contains(&at(x)) && (49.9..=500.1).contains(&at(y)), "the roof at {point}");
+    }
     // all of it lies within the frame
     for (attribute, low, high) in [("cx", 80.0, 860.0), ("cy", 50.0, 500.0)] {
         for found in svg.split(&format!(" {attribute}=\"")).skip(1) {

@@ -18,10 +18,8 @@ pub fn config(
     })?;
     let mut config = found.published_config()?;
     cut(model, &mut config, layers)?;
-    if let Some(text) = text_fields(&mut config) {
-        if let Some(vocab) = vocab {
-            text.insert("vocab_size".into(), vocab.into());
-        }
+    if let (Some(text), Some(vocab)) = (text_fields(&mut config), vocab) {
+        text.insert("vocab_size".into(), vocab.into());
     }
     if let Some(group) = packed {
         let weights = json!({

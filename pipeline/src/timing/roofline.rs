@@ -143,10 +143,9 @@ impl Frame {
         };
         let intensities = r.points.iter().map(|p| p.intensity);
         let rates = r.points.iter().map(|p| p.achieved);
-        Frame {
-            x: powers(&mut intensities.chain([r.ridge, r.ridge * 4.0])),
-            y: powers(&mut rates.chain([r.peak_macs as f64 * 2.0])),
-        }
+        let x = powers(&mut intensities.chain([r.ridge, r.ridge * 4.0]));
+        let roof = [x.0 * r.bus_bytes as f64, r.peak_macs as f64 * 2.0];
+        Frame { x, y: powers(&mut rates.chain(roof)) }
     }
 
     fn at(&self, x: f64, y: f64) -> (f64, f64) {

@@ -259,7 +259,7 @@ const LOUD: &str = "dld l2=0x1000, bytes=4096, -, s0, -, off=0 @0.0
 #[test]
 fn a_watched_run_gives_the_same_bits_and_tells_where_events_were() {
     let program = Program::load(&kernel(LOUD, 8, 72, 4096)).unwrap();
-    let constants: Vec<u8> = (0..4096u32).map(|n| (n * 37 >> 3) as u8 & 0x3b).collect();
+    let constants: Vec<u8> = (0..4096u32).map(|n| ((n * 37) >> 3) as u8 & 0x3b).collect();
     let parts = [constants.as_slice()];
     let mut m = machine(&program, &parts).unwrap();
     let input = f32s(&[5000.0, 0.5]);
