@@ -149,6 +149,7 @@ impl Session {
                 model.product(db).clone(),
                 model.rates(db).clone(),
                 model.frac(db),
+                model.constants(db),
                 Arc::new(run),
                 model.layers(db),
                 Some((Arc::new(text), model)),
