@@ -349,7 +349,7 @@ pub fn parse(path: &Path, text: &str) -> Result<Config, CliError> {
         if let Some(t) = m.perplexity.as_ref().filter(|t| t.tokens == 0 || t.tokens > m.capacity) {
             return Err(CliError::Config {
                 what: format!("[model.{name}] perplexity.tokens = {}", t.tokens),
-                why: format!("the caches hold 1 to {} positions; say `capacity` for more", m.capacity),
+                why: format!("the caches hold 1 to {} positions; raise `capacity` for more", m.capacity),
             });
         }
         plain_name(name, by)?;

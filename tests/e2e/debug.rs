@@ -47,6 +47,13 @@ fn dumps_are_of_the_call_that_is_asked_for() {
         ids.map(str::to_owned).unwrap_or_else(|| panic!("no ids in\n{}", run.stdout))
     };
     assert_ne!(chosen("0"), chosen("7"), "other tokens, other experts");
+    let shorter =
+        workspace.mica(&["debug", "tiny[layers=2]", "--dump", "layer1:topk mlp.gate"]).run().exits(0);
+    assert!(
+        shorter.stdout.contains("layer1 op ") && shorter.stdout.contains("ended after "),
+        "{}",
+        shorter.stdout
+    );
 }
 
 #[test]

@@ -20,6 +20,23 @@ fn one_part_gives_the_same_report() {
     assert_ne!(edges.keys(), baked.keys());
 }
 
+/// A model short enough for the entries that there are, from delivery to verdict: the kernel, the segments and the
+/// reference agree as they do when constants are baked.
+#[test]
+fn a_short_model_gives_the_same_report() {
+    let asked = ["score:*[layers=1].decode"];
+    let (baked, edges) = (both().build_well(&asked), on_edges().build_well(&asked));
+    assert!(baked.stdout.contains("PASS"), "{}", baked.stdout);
+    edges.says_as(&baked, "constants on edges");
+    let entries = |run: &mica_tests::Run| {
+        let line = run.stdout.lines().find(|l| l.contains("entry pointers")).map(str::to_owned);
+        line.and_then(|l| l.split("entry pointers ").nth(1).map(str::to_owned))
+    };
+    let timed = ["timing:tiny[layers=1].kernel"];
+    let (baked, edges) = (both().build_well(&timed), on_edges().build_well(&timed));
+    assert_eq!([entries(&baked), entries(&edges)], [Some("10 of 15".into()), Some("13 of 15".into())]);
+}
+
 #[test]
 fn a_whole_model_of_too_many_parts_is_refused() {
     let run = on_edges().build(&["link:tiny.kernel"]).exits(1);

@@ -44,6 +44,14 @@ pub struct Args {
     pub elements: usize,
 }
 
+/// The target that is meant: a model's name means its linked kernel.
+pub fn kernel_of(target: &str) -> String {
+    match target.contains(':') {
+        true => target.into(),
+        false => format!("link:{target}.kernel"),
+    }
+}
+
 /// Runs the command.
 pub fn run(workspace: &Workspace, cache: Option<&Path>, args: &Args) -> Result<u8, CliError> {
     let mut env = environment(workspace, cache)?;
@@ -69,11 +77,8 @@ struct Built {
 impl Built {
     /// Builds the kernel; `None` where something that it needs failed, which has been told.
     fn new(workspace: &Workspace, session: &Session, args: &Args) -> Result<Option<Built>, CliError> {
-        let named = match workspace.config.model.contains_key(&args.target) {
-            true => format!("link:{}.kernel", args.target),
-            false => args.target.clone(),
-        };
-        let goals = targets::select(&[named], &workspace.config.targets, &session.graph.names)?;
+        let goals =
+            targets::select(&[kernel_of(&args.target)], &workspace.config.targets, &session.graph.names)?;
         let kernels =
             goals.iter().copied().find(|&i| matches!(session.graph.nodes[i].job, Job::Link | Job::Kernel));
         let Some(found) = kernels else {

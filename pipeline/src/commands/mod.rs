@@ -71,7 +71,10 @@ pub fn run(cli: &Cli) -> Result<u8, CliError> {
             let (w, s) = session()?;
             inspect::disasm(&w, &s, target)
         }
-        Command::Debug(a) => debug::run(&workspace()?, cli.cache.as_deref(), a),
+        Command::Debug(a) => {
+            let asked = [debug::kernel_of(&a.target)];
+            debug::run(&workspace()?.with_parameters(&asked)?, cli.cache.as_deref(), a)
+        }
         Command::Synth(s) => synth::run(s),
         Command::Models(a) => models::run(a),
         Command::Spec(a) => spec::run(a),
