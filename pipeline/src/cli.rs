@@ -73,6 +73,9 @@ pub enum Command {
         /// `link:MODEL.kernel` or `compile:MODEL.KIND`.
         target: String,
     },
+    /// Run one call of a linked kernel under the debugger: stop, step, show what ops leave. Reads commands from
+    /// standard input; `help` lists them.
+    Debug(crate::commands::debug::Args),
     /// Write a synthetic delivery at a model's published dimensions; prints the path of its workspace.
     Synth(Synth),
     /// List the described models, print one as a tree, or its source.
@@ -83,8 +86,8 @@ pub enum Command {
     Tutorial(crate::commands::tutorial::Args),
     /// Run a function of a described model and compare it with a reference.
     Check(Box<crate::commands::check::Args>),
-    /// Count a function's arithmetic and bytes, and bound its time on the device.
-    Analyze(crate::commands::analyze::Args),
+    /// Time a whole model's kernel, or count a function's arithmetic and bytes and bound its time on the device.
+    Analyze(Box<crate::commands::analyze::Args>),
     /// Look after the cache.
     Cache {
         /// What.

@@ -60,15 +60,29 @@ struct Cache<'k> {
     buffer: Vec<u8>,
 }
 
-/// Runs one call a token.
+/// Runs one call a token, on a kernel whose constants are baked.
 pub fn run(
     machine: &mut Machine<'_>,
     program: &Program,
     kernel: &Kernel,
     feed: &Feed<'_>,
 ) -> Result<Run, SimError> {
+    run_with(machine, program, kernel, feed, &[], |_, machine, edges| machine.call(edges))
+}
+
+/// Runs one call a token: `call` makes each, told its number. `weights` are the parts' constants, for a kernel
+/// that takes them on edges.
+pub fn run_with<'c>(
+    machine: &mut Machine<'c>,
+    program: &Program,
+    kernel: &Kernel,
+    feed: &Feed<'_>,
+    weights: &[&[u8]],
+    mut call: impl FnMut(usize, &mut Machine<'c>, &mut Edges<'_>) -> Result<Counters, SimError>,
+) -> Result<Run, SimError> {
     let mut states = states(kernel, feed);
     let mut caches = caches(kernel, feed);
+    caches.iter().try_for_each(|c| c.room(feed.first + feed.ids.len() as u64))?;
     let mut out = Run::default();
     for (i, &id) in feed.ids.iter().enumerate() {
         let position = feed.first + i as u64;
@@ -83,7 +97,11 @@ pub fn run(
                     edges.set_in(&e.name, &feed.hidden.unwrap_or_default()[i * n..(i + 1) * n])?;
                 }
                 "forced_ids.in" => edges.set_in(&e.name, forced(e, feed, i))?,
-                _ => {}
+                name => {
+                    if let Some(part) = e.weights_of() {
+                        edges.set_in(name, weights.get(part).copied().unwrap_or_default())?;
+                    }
+                }
             }
         }
         for (name, state) in &states {
@@ -92,7 +110,7 @@ pub fn run(
         for c in &caches {
             edges.set_in(&c.cache.name, c.buffer.as_slice())?;
         }
-        out.counters += machine.call(&mut edges)?;
+        out.counters += call(i, machine, &mut edges)?;
         let mut left = BTreeMap::new();
         for e in kernel.entries.iter().filter(|e| e.direction == Direction::Out) {
             left.insert(e.name.as_str(), edges.take_out(&e.name)?);
@@ -175,6 +193,15 @@ fn forced(e: &Entry, feed: &Feed<'_>, call: usize) -> Vec<u8> {
 }
 
 impl Cache<'_> {
+    /// Checks that rows of so many positions fit.
+    fn room(&self, positions: u64) -> Result<(), SimError> {
+        let short = self.cache.shares.iter().find(|(_, _, share)| share.shape[1] < positions);
+        short.map_or(Ok(()), |(_, _, share)| {
+            let (position, rows) = (positions - 1, share.shape[1]);
+            Err(SimError::PastCache { edge: self.cache.name.clone(), position, rows })
+        })
+    }
+
     /// Puts the rows of one call, `[heads, dim]` a share, at a position of the caches `[heads, capacity, dim]`.
     fn append(&mut self, row: &[u8], position: u64) {
         for ((_, cache_at, cache), (_, row_at, rows)) in self.cache.shares.iter().zip(&self.rows.shares) {
@@ -228,6 +255,54 @@ pub fn encoded(values: &[f64], format: Format, frac: u8) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// A cache of two rows and the rows that feed it; the kernel does nothing.
+    fn with_cache() -> Kernel {
+        use mica_device::{asm, isa};
+        let entry = |name: &str, register, direction, shape: Vec<u64>| {
+            let (format, bytes) = (Format::F16, 2 * shape.iter().product::<u64>());
+            let share = EdgeUse { name: name.into(), direction, format, frac: 0, shape, bytes };
+            Entry { name: name.into(), register, direction, bytes, shares: vec![(0, 0, share)] }
+        };
+        Kernel {
+            code: isa::encode(&asm::parse("halt").unwrap()),
+            segments: Vec::new(),
+            literals: vec![Vec::new()],
+            entries: vec![
+                entry("k_cache.in", 1, Direction::In, vec![1, 2, 4]),
+                entry("k_row.out", 2, Direction::Out, vec![1, 4]),
+            ],
+            ops: vec![Vec::new()],
+            parts: vec!["full_attention".into()],
+            lrm_peak: 0,
+            l2_peak: 0,
+        }
+    }
+
+    #[test]
+    fn a_position_past_the_cache_is_refused_before_anything_runs() {
+        let (kernel, product) = (with_cache(), mica_device::product::Product::named("qb1").unwrap());
+        let program = Program::load(&kernel).unwrap();
+        let mut calls = 0;
+        let mut go = |ids: &[i64], first| {
+            let mut machine =
+                Machine::new(&program, &product, &[], mica_simulate::Options::default()).unwrap();
+            let feed = Feed { ids, first, ..Feed::default() };
+            run_with(&mut machine, &program, &kernel, &feed, &[], |_, m, e| {
+                calls += 1;
+                m.call(e)
+            })
+        };
+        assert_eq!(go(&[1, 2], 0).unwrap().rows["k_cache"].len(), 2 * 8);
+        assert!(go(&[1], 1).is_ok());
+        for (ids, first) in [(&[1, 2, 3][..], 0), (&[1], 2), (&[1, 2], 1)] {
+            let e = go(ids, first).unwrap_err();
+            let position = first + ids.len() as u64 - 1;
+            assert_eq!(e, SimError::PastCache { edge: "k_cache.in".into(), position, rows: 2 });
+            assert!(e.to_string().contains("raise the capacity"), "{e}");
+        }
+        assert_eq!(calls, 3);
+    }
 
     #[test]
     fn what_an_edge_holds_reads_back_as_it_was() {

@@ -9,7 +9,8 @@ pub use validations::{Gates, Vectors};
 
 use crate::error::CliError;
 use crate::obtain;
-use mica_device::product::{Product, Rates};
+use mica_device::object::Constants;
+use mica_device::product::{CAPS, FAMILY, Product, Rates};
 use mica_fetch::CaptureMap;
 use mica_quantize::Recipe;
 use serde::Deserialize;
@@ -209,6 +210,23 @@ pub struct Device {
     /// Fraction bits of the residual stream.
     #[serde(default = "default_frac")]
     pub frac: u8,
+    /// Where kernels get their constants from: `baked`, or on `edges`, an entry a part.
+    #[serde(default)]
+    pub constants: Constants,
+}
+
+impl Device {
+    /// A product at its usual rates.
+    pub fn usual(product: &str) -> Device {
+        Device {
+            product: product.into(),
+            l2_mib: None,
+            bus_bytes: default_bus(),
+            clock_mhz: default_clock(),
+            frac: default_frac(),
+            constants: Constants::default(),
+        }
+    }
 }
 
 fn default_bus() -> u32 {
@@ -229,6 +247,8 @@ pub struct Machine {
     pub rates: Rates,
     /// Fraction bits of the residual stream.
     pub frac: u8,
+    /// Where kernels get their constants from.
+    pub constants: Constants,
     /// One line a clamped value.
     pub warnings: Vec<String>,
 }
@@ -239,10 +259,10 @@ impl Device {
     pub fn machine(&self, name: &str) -> Result<Machine, CliError> {
         let mut product = Product::named(&self.product).ok_or_else(|| CliError::Config {
             what: format!("[device.{name}] product = {:?}", self.product),
-            why: "there are qb1, qb4 and qb16".into(),
+            why: format!("there are {}", FAMILY.map(|(name, _)| name).join(", ")),
         })?;
         let mut warnings = Vec::new();
-        let mut clamp = |what: &str, value: u64, low: u64, high: u64| {
+        let mut clamp = |what: &str, value: u64, (low, high): (u64, u64)| {
             let kept = value.clamp(low, high);
             if kept != value {
                 warnings.push(format!(
@@ -253,11 +273,11 @@ impl Device {
             kept
         };
         if let Some(mib) = self.l2_mib {
-            product.l2 = clamp("l2_mib", mib, 2, 32) << 20;
+            product.l2 = clamp("l2_mib", mib, CAPS.l2_mib) << 20;
         }
-        let clock = clamp("clock_mhz", self.clock_mhz.into(), 1, 1000) as u32;
-        let bus = clamp("bus_bytes", self.bus_bytes.into(), 8, 32) as u32;
-        if !matches!(bus, 8 | 16 | 32) {
+        let clock = clamp("clock_mhz", self.clock_mhz.into(), CAPS.clock_mhz) as u32;
+        let bus = clamp("bus_bytes", self.bus_bytes.into(), CAPS.bus_bytes) as u32;
+        if !CAPS.bus_widths.contains(&bus) {
             return Err(CliError::Config {
                 what: format!("[device.{name}] bus_bytes = {bus}"),
                 why: "the external bus moves 8, 16 or 32 bytes a cycle".into(),
@@ -269,7 +289,13 @@ impl Device {
                 why: "the residual stream has 8 to 28 fraction bits".into(),
             });
         }
-        Ok(Machine { product, rates: Rates { bus_bytes: bus, clock_mhz: clock }, frac: self.frac, warnings })
+        Ok(Machine {
+            product,
+            rates: Rates { bus_bytes: bus, clock_mhz: clock },
+            frac: self.frac,
+            constants: self.constants,
+            warnings,
+        })
     }
 }
 

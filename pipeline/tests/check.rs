@@ -194,7 +194,7 @@ fn an_analysis_counts_what_is_read() {
         assert!(short.contains(said), "{said}: {short}");
     }
     for (words, why) in [
-        ("analyze qwen3_5_35b_a3b", "has no entry"),
+        ("analyze qwen3_5_35b_a3b:", "has no entry"),
         ("analyze qwen3_5_35b_a3b:layer3 --dim ctx_len=262144", "expected a value in 0..262144"),
         ("analyze qwen3_5_35b_a3b:layer3 --dim ctx_len", "expected NAME=NUMBER"),
     ] {

@@ -1,6 +1,6 @@
 //! What is wrong with a delivery or a workspace is named, with what to do, and costs the cache nothing.
 
-use crate::tiny;
+use crate::{both, tiny};
 use mica_fetch::testing::{
     NewTensor, edit_tensor, read_safetensors, remove_tensor, shard, write_safetensors,
 };
@@ -277,6 +277,27 @@ fn a_delivery_that_is_wrong_is_refused_by_name() {
 #[test]
 fn a_workspace_that_is_wrong_is_refused_with_its_line() {
     refuses(WORKSPACES);
+}
+
+/// What a product cannot have is clamped: each value with one warning, however many models are built on it.
+#[test]
+fn a_product_above_its_caps_is_clamped_with_a_warning_each() {
+    let with = |values: [i64; 3]| {
+        let mut workspace = both();
+        for (key, value) in ["clock_mhz", "bus_bytes", "l2_mib"].iter().zip(values) {
+            workspace.set(&format!("device.sim.{key}"), value);
+        }
+        workspace.build_well(&["timing:*.kernel"])
+    };
+    let (run, within) = (with([1400, 64, 64]), with([1000, 32, 32]));
+    assert!(!within.stderr.contains("warning"), "{}", within.stderr);
+    let said = unwrapped(&run.stderr);
+    for (key, kept) in [("clock_mhz = 1400", "1000"), ("bus_bytes = 64", "32"), ("l2_mib = 64", "32")] {
+        let warning = format!("warning: [device.sim] {key}: qb16 has");
+        assert_eq!(said.matches(&warning).count(), 1, "{key}\n{said}");
+        assert!(said.contains(&format!("; {kept} is used")), "{key}\n{said}");
+    }
+    run.says_as(&within, "it is timed as what it can have");
 }
 
 #[test]

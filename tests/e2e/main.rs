@@ -7,6 +7,8 @@ mod build;
 mod change;
 mod corrupt;
 mod cutoff;
+mod debug;
+mod edges;
 mod forms;
 mod full_disk;
 mod gate;

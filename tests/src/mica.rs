@@ -3,6 +3,7 @@
 use crate::events::{self, Event, Status};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
+use std::io::{Seek, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 
@@ -68,6 +69,17 @@ impl Mica {
         shell.arg("-c").arg(format!("{limits}; exec \"$0\" \"$@\"")).arg(self.command.get_program());
         shell.args(self.command.get_args());
         Mica { events: self.events, ..Mica::of(shell) }
+    }
+
+    /// What it reads on standard input.
+    ///
+    /// # Panics
+    /// If there is no temporary file to put it in.
+    pub fn input(mut self, text: &str) -> Mica {
+        let mut file = tempfile::tempfile().expect("a temporary file");
+        file.write_all(text.as_bytes()).and_then(|()| file.rewind()).expect("the input is written");
+        self.command.stdin(file);
+        self
     }
 
     /// Starts it.

@@ -7,11 +7,12 @@ use super::published::{self, Captures, Files, Published};
 use crate::events::Sink;
 use crate::obtain::{Obtain, Reach, Roles, Told};
 use crate::session::cache_dir;
-use crate::workspace::{self, Delivery, Device, Machine, Workspace};
+use crate::synth;
+use crate::workspace::{self, Delivery, Device, Machine, Precision, Workspace};
 use mica_device::product::Product;
 use mica_fetch::CaptureMap;
 use mica_models::select::{Selection, model_of, select};
-use mica_models::{Stack, describe, described};
+use mica_models::{Part, Stack, describe, described};
 use mica_quantize::Recipe;
 use serde_json::{Map, Value};
 use std::cell::OnceCell;
@@ -80,6 +81,7 @@ struct Place {
     captures: Option<(PathBuf, CaptureMap)>,
     /// Whether the workspace names it.
     named: bool,
+    of_bf16_run: bool,
 }
 
 /// A function of a model with all that is known of its surroundings.
@@ -100,6 +102,29 @@ impl<'a> Subject<'a> {
     /// # Errors
     /// An unknown model or path, a config that does not describe it.
     pub fn new(selector: &str, asked: &'a Asked, places: &'a Places<'a>) -> Result<Subject<'a>, Refused> {
+        Subject::of(selector, None, asked, places)
+    }
+
+    /// A whole model, with its first so many layers where a number is given. The function is its embedding, as a
+    /// whole is none.
+    ///
+    /// # Errors
+    /// As [`Subject::new`], and more layers than the model has.
+    pub fn whole(
+        name: &str,
+        layers: Option<u16>,
+        asked: &'a Asked,
+        places: &'a Places<'a>,
+    ) -> Result<Subject<'a>, Refused> {
+        Subject::of(&format!("{name}:{}", Part::Embed), layers, asked, places)
+    }
+
+    fn of(
+        selector: &str,
+        layers: Option<u16>,
+        asked: &'a Asked,
+        places: &'a Places<'a>,
+    ) -> Result<Subject<'a>, Refused> {
         let name = model_of(selector);
         let model = match described().iter().any(|m| m.name == name) {
             true => None,
@@ -108,7 +133,10 @@ impl<'a> Subject<'a> {
         let description = model.as_ref().map_or(name, |m| &m.description);
         let delivery = asked.delivery.as_deref().or(model.as_ref().map(|m| m.delivery.as_str()));
         let place = delivery.map(|d| place(d, places)).transpose()?;
-        let config = config(description, asked, place.as_ref())?;
+        let mut config = config(description, asked, place.as_ref())?;
+        if let Some(layers) = layers {
+            synth::cut(name, &mut config, layers).map_err(Refused::because)?;
+        }
         let stack = describe(description, &config).map_err(Refused::because)?;
         let path = selector.strip_prefix(name).unwrap_or_default();
         let selection = select(&format!("{description}{path}"), &stack).map_err(Refused::because)?;
@@ -190,6 +218,28 @@ impl<'a> Subject<'a> {
         found.ok_or_else(|| Refused(format!("no recipe {name:?}, expected one of: {}", known())))
     }
 
+    /// The recipe of a whole model: the one named, else the one that synthetic deliveries are made for.
+    ///
+    /// # Errors
+    /// A name that the workspace does not have.
+    pub fn recipe_or_synthetic(&self) -> Result<Recipe, Refused> {
+        match self.has_recipe() {
+            true => self.recipe(),
+            false => synth::recipe().map_err(Refused::because),
+        }
+    }
+
+    /// Whether there are weights whose dtypes count, not shapes alone.
+    pub fn is_delivered(&self) -> bool {
+        self.asked.weights.is_some() || self.place.is_some()
+    }
+
+    /// Whether values are rounded where a bfloat16 run of the published model stores them.
+    pub fn stored_rounding(&self) -> bool {
+        let stated = self.model.as_ref().and_then(|m| m.stored_rounding);
+        stated.unwrap_or(self.place.as_ref().is_some_and(|p| p.of_bf16_run))
+    }
+
     /// Whether a recipe was named, by itself or by the workspace's model.
     pub fn has_recipe(&self) -> bool {
         self.asked.recipe.is_some() || self.model.is_some()
@@ -197,7 +247,12 @@ impl<'a> Subject<'a> {
 
     /// Rows for which a twin's caches have room: as many as the model of the workspace says.
     pub fn capacity(&self) -> u64 {
-        self.model.as_ref().map_or(256, |m| m.capacity)
+        self.stated_capacity().unwrap_or(256)
+    }
+
+    /// The capacity that the workspace's model states.
+    pub fn stated_capacity(&self) -> Option<u64> {
+        self.model.as_ref().map(|m| m.capacity)
     }
 }
 
@@ -229,6 +284,7 @@ fn place(name: &str, places: &Places<'_>) -> Result<Place, Refused> {
             config: None,
             captures: None,
             named: false,
+            of_bf16_run: false,
         }),
         false => Err(Refused(format!("{name:?} is no delivery of the workspace and no folder"))),
     }
@@ -240,7 +296,15 @@ fn named(name: &str, d: &Delivery, places: &Places<'_>) -> Result<Place, Refused
     let source = w.path(&d.source);
     let captures = d.captures.as_ref().map(|c| (source.join(&c.file), c.names.clone()));
     let config = d.config.as_ref().map(|c| w.path(c));
-    Ok(Place { name: name.into(), dir: source, weights: d.weights.clone(), config, captures, named: true })
+    Ok(Place {
+        name: name.into(),
+        dir: source,
+        weights: d.weights.clone(),
+        config,
+        captures,
+        named: true,
+        of_bf16_run: d.captures.as_ref().is_some_and(|c| c.precision == Precision::Bf16),
+    })
 }
 
 fn config(description: &str, asked: &Asked, place: Option<&Place>) -> Result<Map<String, Value>, Refused> {
@@ -285,8 +349,7 @@ fn weights_of(source: &str) -> Result<Source, Refused> {
 /// A name that is neither.
 pub fn machine(name: &str, places: &Places<'_>) -> Result<Machine, Refused> {
     if Product::named(name).is_some() {
-        let device = Device { product: name.into(), l2_mib: None, bus_bytes: 32, clock_mhz: 1000, frac: 20 };
-        return device.machine(name).map_err(Refused::because);
+        return Device::usual(name).machine(name).map_err(Refused::because);
     }
     let w = places.workspace()?;
     match w.config.device.get(name) {

@@ -2,9 +2,10 @@
 //!
 //! Arithmetic and bytes are the HIR's, each operation taken alone. The bound is a roofline: the array at its
 //! peak, or external memory moving weights, inputs and results once; what passes between operations stays on
-//! the chip. Weights count in the published dtypes, or as a recipe stores them.
+//! the chip. Weights count in the published dtypes, or as a recipe stores them. A whole model is compiled and its
+//! cycles are counted instead (`whole`).
 
-use super::{WELL, out};
+use super::{WELL, out, whole};
 use crate::check::Refused;
 use crate::check::constants;
 use crate::check::generated::Index;
@@ -23,7 +24,7 @@ use std::path::Path;
 /// What is asked for.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// What to analyze: `MODEL:PATH`, a function or a module's entry.
+    /// What to analyze: a whole model's kernel (`MODEL`), or a function or module (`MODEL:PATH`).
     pub selector: String,
     #[command(flatten)]
     /// Dimensions and machine.
@@ -34,6 +35,9 @@ pub struct Args {
     /// As JSON.
     #[arg(long)]
     pub json: bool,
+    #[command(flatten)]
+    /// Of a whole model.
+    pub how: whole::How,
 }
 
 /// What something costs.
@@ -95,8 +99,21 @@ pub fn run(
     args: &Args,
 ) -> Result<u8, CliError> {
     let places = Places::new(workspace, cache, offline);
+    if !args.selector.contains(':') {
+        return whole::run(&places, args);
+    }
+    if let Some(word) = args.how.said() {
+        return Err(Refused(format!(
+            "{word} is of a whole model: give its name alone, as in `mica analyze {}`",
+            mica_models::select::model_of(&args.selector)
+        ))
+        .into());
+    }
     let subject = Subject::new(&args.selector, &args.subject, &places)?;
     let machine = subject.machine()?;
+    for w in &machine.warnings {
+        crate::progress::say(&format!("warning: {w}"));
+    }
     let selection = &subject.selection;
     let all = pinned(&selection.function, &args.dim).map_err(Refused::because)?;
     let stored = stored(&subject)?;

@@ -145,7 +145,7 @@ pub fn settle(session: &Session, wanted: &[usize], jobs: usize, keep_going: bool
 
 /// The causes on standard error, each once, then how many nodes they kept from running. A cause may lie
 /// outside the graph: a delivery's config, a plan that no wanted node makes.
-fn tell_errors(session: &Session, wanted: &[usize], errors: &[Option<NodeError>]) {
+pub fn tell_errors(session: &Session, wanted: &[usize], errors: &[Option<NodeError>]) {
     let mut waiting = 0;
     let mut causes = Vec::new();
     for &i in wanted {

@@ -4,6 +4,7 @@ pub mod analyze;
 pub mod build;
 pub mod cache;
 pub mod check;
+pub mod debug;
 pub mod fetch;
 pub mod inspect;
 pub mod models;
@@ -12,8 +13,8 @@ pub mod spec;
 mod status;
 pub mod summary;
 mod synth;
-mod timing;
 pub mod tutorial;
+pub mod whole;
 
 use crate::cli::{Cli, Command};
 use crate::error::CliError;
@@ -75,6 +76,10 @@ pub fn run(cli: &Cli) -> Result<u8, CliError> {
         Command::Disasm { target } => {
             let (w, s) = session()?;
             inspect::disasm(&w, &s, target)
+        }
+        Command::Debug(a) => {
+            let asked = [debug::kernel_of(&a.target)];
+            debug::run(&workspace()?.with_parameters(&asked)?, cli.cache.as_deref(), a)
         }
         Command::Synth(s) => synth::run(s),
         Command::Models(a) => models::run(a),

@@ -4,8 +4,9 @@ use crate::action::Outcome;
 use crate::error::NodeError;
 use crate::events::{Event, Status};
 use crate::graph::Job;
-use crate::queries::{self, Report, Timing};
+use crate::queries::{self, Report};
 use crate::session::Session;
+use crate::timing::{Timing, render};
 use mica_cache::Digest;
 use mica_quantize::TensorFigures;
 use mica_score::table::{Align, Table};
@@ -91,7 +92,7 @@ pub fn text(reports: &[Named]) -> String {
         out += &match report {
             Reported::Score(r) => r.render(),
             Reported::Validation(r) => r.render(),
-            Reported::Timing(t) => super::timing::render(t),
+            Reported::Timing(t) => render::text(t, render::Show::default()),
             Reported::Figures(f) => figures(f),
             Reported::Lost(d) => format!("the report {d} is gone from the cache; build again\n"),
         };

@@ -19,12 +19,13 @@ const REFERENCE_ONLY: &[&str] = &["router_logits"];
 
 /// The options that a model's settings give for a function.
 fn options(db: &dyn Db, model: ModelInput, f: &Function) -> Options {
+    Options { frac: model.frac(db), capacity: model.run(db).capacity, exports: exported(f) }
+}
+
+/// The results of a part that leave a kernel.
+pub fn exported(f: &Function) -> Vec<String> {
     let results = f.results.iter().map(|(name, _)| name.clone());
-    Options {
-        frac: model.frac(db),
-        capacity: model.run(db).capacity,
-        exports: results.filter(|r| !REFERENCE_ONLY.contains(&r.as_str())).collect(),
-    }
+    results.filter(|r| !REFERENCE_ONLY.contains(&r.as_str())).collect()
 }
 
 /// The object of a kind, for the formats of the first part of that kind: output `object`.

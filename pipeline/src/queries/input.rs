@@ -6,6 +6,7 @@
 
 use crate::validations::Trial;
 use mica_cache::{Digest, Stamp};
+use mica_device::object::Constants;
 use mica_device::product::{Product, Rates};
 use mica_fetch::{CaptureMap, RawConfig, TensorIndex};
 use mica_pack::Scheme;
@@ -125,6 +126,9 @@ pub struct ModelInput {
     /// Fraction bits of the residual stream.
     #[returns(copy)]
     pub frac: u8,
+    /// Where kernels get their constants from.
+    #[returns(copy)]
+    pub constants: Constants,
     /// How it is run.
     #[returns(ref)]
     pub run: Arc<RunSettings>,

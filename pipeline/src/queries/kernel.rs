@@ -25,6 +25,7 @@ pub fn linked(db: &dyn Db, model: ModelInput) -> Result<Outcome> {
     let product = model.product(db);
     let mut recipe = Recipe::new("link", mica_compile::VERSION)
         .param("entries", product.entries)
+        .param("constants", model.constants(db).text())
         .param("l2", product.l2)
         .param("lrm", product.lrm());
     let mut objects = Vec::new();
@@ -44,7 +45,8 @@ pub fn linked(db: &dyn Db, model: ModelInput) -> Result<Outcome> {
             }
         }
         let parts: Vec<&Object> = objects.iter().map(|d| &decoded[d.as_bytes()]).collect();
-        let kernel = mica_compile::link(&parts, product, Seams::Whole).map_err(BodyError::stage)?;
+        let kernel = mica_compile::link_with(&parts, product, Seams::Whole, model.constants(db))
+            .map_err(BodyError::stage)?;
         let mut made = Produced::default();
         made.put(env, "kernel", &encode(KIND, &kernel))?;
         Ok(made)
@@ -82,6 +84,6 @@ pub fn whole(db: &dyn Db, model: ModelInput) -> Result<Outcome> {
         let kernel: Kernel = load(env, KIND, kernel)?;
         let constants = constants(env, &segments)?;
         let feed = Feed { ids: &ids.ids[..tokens], ..Feed::default() };
-        Simulation { env, product, kernel: &kernel, constants: &constants }.run(&feed)
+        Simulation { env, product, kernel: &kernel, constants: (&segments, &constants) }.run(&feed)
     })
 }

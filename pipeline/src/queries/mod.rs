@@ -18,7 +18,7 @@ mod timing;
 mod validation;
 mod view;
 
-pub use compile::KIND as OBJECT_KIND;
+pub use compile::{KIND as OBJECT_KIND, exported};
 pub use input::{CaptureFacts, DeliveryInput, ModelInput, Retry, RunSettings, Text};
 pub use kernel::KIND as KERNEL_KIND;
 pub use kernel::linked;
@@ -28,10 +28,10 @@ pub use quantize::{FIGURES as FIGURES_KIND, quantized};
 pub use reference::referenced;
 pub use score::{KIND as SCORE_KIND, Report, scored};
 pub use segment::simulated;
-pub use source::{facts, fetched, planned};
-pub use timing::{KIND as TIMING_KIND, Timing, timed};
+pub use source::{facts, fetched, planned, token_ids};
+pub use timing::{KIND as TIMING_KIND, timed};
 pub use validation::{KIND as VALIDATION_KIND, expected, judged, tried};
-pub use view::{resolved, stack};
+pub use view::{resolved, stack, unrounded};
 
 pub use compile::compiled;
 pub use kernel::whole;

@@ -16,7 +16,7 @@ use mica_compile::Seams;
 use mica_device::NUMERICS;
 use mica_device::object::{Kernel, Object};
 use mica_device::product::Product;
-use mica_simulate::{Counters, Machine, Options, Program};
+use mica_simulate::{Counters, Edges, Machine, Options, Program, explained};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -65,6 +65,7 @@ pub fn simulated(
         .param("tokens", tokens)
         .param("l2", product.l2)
         .param("lrm", product.lrm())
+        .param("constants", model.constants(db).text())
         .input("object", object)
         .input("constants", constants_digest);
     let below = match part {
@@ -101,8 +102,10 @@ pub fn simulated(
     let request = Request { target: &target, recipe, memory: 64 << 20, bytes_in: 0 };
     action(env, request, || {
         let object: Object = load(env, compile::KIND, object)?;
-        let kernel = mica_compile::link(&[&object], product, Seams::Segment).map_err(BodyError::stage)?;
-        let constants = constants(env, &[constants_digest])?;
+        let kernel = mica_compile::link_with(&[&object], product, Seams::Segment, model.constants(db))
+            .map_err(BodyError::stage)?;
+        let digests = [constants_digest];
+        let constants = constants(env, &digests)?;
         let hidden = below.map(|b| output(env, &b, "hidden")).transpose()?;
         let forced = forced.map(|f| f.read(env, first, tokens)).transpose()?;
         let mut states = BTreeMap::new();
@@ -124,7 +127,7 @@ pub fn simulated(
             states: states.iter().map(|(n, b)| (n.clone(), &**b)).collect(),
             rows: rows.iter().map(|(n, bs)| (n.clone(), bs.iter().map(|b| &**b).collect())).collect(),
         };
-        Simulation { env, product, kernel: &kernel, constants: &constants }.run(&feed)
+        Simulation { env, product, kernel: &kernel, constants: (&digests, &constants) }.run(&feed)
     })
 }
 
@@ -185,18 +188,22 @@ pub struct Simulation<'a> {
     pub product: &'a Product,
     /// The program.
     pub kernel: &'a Kernel,
-    /// Constant segments, one a part.
-    pub constants: &'a [Blob],
+    /// Constant segments, one a part: by digest, and mapped.
+    pub constants: (&'a [Digest], &'a [Blob]),
 }
 
 impl Simulation<'_> {
     /// Runs the feed and stores everything it leaves.
     pub fn run(&self, feed: &Feed<'_>) -> std::result::Result<Produced, BodyError> {
         let program = Program::load(self.kernel).map_err(BodyError::stage)?;
-        let slices: Vec<&[u8]> = self.constants.iter().map(|b| &**b).collect();
+        let slices: Vec<&[u8]> = self.constants.1.iter().map(|b| &**b).collect();
         let options = Options { threads: self.env.threads, ..Options::default() };
         let mut machine = Machine::new(&program, self.product, &slices, options).map_err(BodyError::stage)?;
-        let run = host::run(&mut machine, &program, self.kernel, feed).map_err(BodyError::stage)?;
+        let call = |_, machine: &mut Machine<'_>, edges: &mut Edges<'_>| machine.call(edges);
+        let run = host::run_with(&mut machine, &program, self.kernel, feed, &slices, call)
+            .map_err(|e| BodyError::Stage(explained(&e, &program)))?;
+        // they are mapped: what was computed counts only if nobody has touched them meanwhile
+        constants(self.env, self.constants.0)?;
         let mut made = Produced::default();
         for (name, bytes) in &run.outputs {
             made.put(self.env, name, bytes)?;
@@ -209,5 +216,83 @@ impl Simulation<'_> {
         }
         made.note(encode(NOTE, &Note { counters: run.counters, shapes: run.shapes }));
         Ok(made)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use mica_cache::{Cache, StampMemo};
+    use mica_device::object::{Direction, EdgeUse, Entry, Segment};
+    use mica_device::{asm, format::Format, isa};
+
+    /// A kernel that copies the last bytes of its constants to an edge.
+    fn kernel(constants: u64) -> Kernel {
+        let (name, direction) = ("copy.out".to_string(), Direction::Out);
+        let (format, shape, bytes) = (Format::I8, vec![8], 8);
+        let share = EdgeUse { name: name.clone(), direction, format, frac: 0, shape, bytes };
+        let off = constants - 8;
+        let text =
+            format!("dld l2=0, bytes=8, -, s0, -, off={off}\ndst l2=0, bytes=8, -, s1, -, off=0 ?in-1\nhalt");
+        Kernel {
+            code: isa::encode(&asm::parse(&text).unwrap()),
+            segments: vec![Segment { offset: 0, bytes: constants, part: 0, literals: false }],
+            literals: vec![Vec::new()],
+            entries: vec![Entry { name, register: 1, direction, bytes, shares: vec![(0, 0, share)] }],
+            ops: vec![Vec::new()],
+            parts: vec!["copy".into()],
+            lrm_peak: 0,
+            l2_peak: 8,
+        }
+    }
+
+    /// Constants that change under a run, or go away, make no result; those that stay do.
+    #[test]
+    fn constants_touched_under_a_run_are_lost() {
+        const BYTES: u64 = 64 << 10;
+        type Touch = fn(&std::path::Path);
+        let flip: Touch = |path| {
+            let mut bytes = std::fs::read(path).unwrap();
+            *bytes.last_mut().unwrap() ^= 1;
+            std::fs::write(path, bytes).unwrap();
+        };
+        let cases: [(&str, Option<Touch>); 3] = [
+            ("untouched", None),
+            ("altered", Some(flip)),
+            ("missing", Some(|path| std::fs::remove_file(path).unwrap())),
+        ];
+        for (what, touch) in cases {
+            let dir = tempfile::tempdir().unwrap();
+            let cache = Cache::open_for(dir.path(), "test").unwrap();
+            let env = Env::new(cache, StampMemo::load(&dir.path().join("stamps")), 1 << 30);
+            let digest = env.cache.put(&vec![7; BYTES as usize]).unwrap();
+            let digests = [digest];
+            let mapped = constants(&env, &digests).unwrap();
+            if let Some(touch) = touch {
+                let hex = digest.to_hex();
+                let mut files = vec![dir.path().to_path_buf()];
+                let mut touched = 0;
+                while let Some(path) = files.pop() {
+                    if path.is_dir() {
+                        files.extend(std::fs::read_dir(path).unwrap().map(|e| e.unwrap().path()));
+                    } else if path.file_name().is_some_and(|n| hex.as_str().ends_with(&*n.to_string_lossy()))
+                    {
+                        touch(&path);
+                        touched += 1;
+                    }
+                }
+                assert_eq!(touched, 1, "the blob's file");
+            }
+            let (kernel, product) = (kernel(BYTES), Product::named("qb1").unwrap());
+            let run =
+                Simulation { env: &env, product: &product, kernel: &kernel, constants: (&digests, &mapped) };
+            let made = run.run(&Feed { ids: &[0], ..Feed::default() });
+            match (touch, made) {
+                (None, Ok(_)) => {}
+                (Some(_), Err(BodyError::Lost(lost))) => assert_eq!(lost, digest),
+                (_, Ok(_)) => panic!("{what}: a result was made"),
+                (_, Err(e)) => panic!("{what}: {e:?}"),
+            }
+        }
     }
 }

@@ -251,6 +251,7 @@ pub fn tried(db: &dyn Db, model: ModelInput, part: usize, run: usize) -> Result<
         .param("validation steps", format!("{steps:?}"))
         .param("l2", product.l2)
         .param("lrm", product.lrm())
+        .param("constants", model.constants(db).text())
         .input("object", object)
         .input("constants", constants_digest);
     let (start, mut recipe) = Start::of(db, model, &trial, recipe)?;
@@ -274,8 +275,10 @@ pub fn tried(db: &dyn Db, model: ModelInput, part: usize, run: usize) -> Result<
     let request = Request { target: &target, recipe, memory: 64 << 20, bytes_in: 0 };
     action(env, request, || {
         let object: Object = load(env, compile::KIND, object)?;
-        let kernel = mica_compile::link(&[&object], product, Seams::Segment).map_err(BodyError::stage)?;
-        let constants = constants(env, &[constants_digest])?;
+        let kernel = mica_compile::link_with(&[&object], product, Seams::Segment, model.constants(db))
+            .map_err(BodyError::stage)?;
+        let digests = [constants_digest];
+        let constants = constants(env, &digests)?;
         let given = start.read(&trial, width)?;
         let hidden: Option<Vec<u8>> = match (&below, given.hidden.is_empty()) {
             (Some(b), _) => Some(output(env, b, "hidden")?.to_vec()),
@@ -301,7 +304,7 @@ pub fn tried(db: &dyn Db, model: ModelInput, part: usize, run: usize) -> Result<
             states: states.iter().map(|(n, b)| (n.clone(), b.as_slice())).collect(),
             rows: rows.iter().map(|(n, b)| (n.clone(), vec![b.as_slice()])).collect(),
         };
-        Simulation { env, product, kernel: &kernel, constants: &constants }.run(&feed)
+        Simulation { env, product, kernel: &kernel, constants: (&digests, &constants) }.run(&feed)
     })
 }
 

@@ -57,6 +57,15 @@ pub fn stack(db: &dyn Db, model: ModelInput) -> Result<Arc<Stack>> {
     viewed(db, model.delivery(db), View::of(db, model)).map_err(|e| refused(db, model, "config", e))
 }
 
+/// Makes casts of a function's roundings, which neither device nor reference rounds at.
+pub fn unrounded(f: &mut Function) {
+    for node in &mut f.nodes {
+        if let Op::Round { dtype } = node.op {
+            node.op = Op::Cast { dtype };
+        }
+    }
+}
+
 #[salsa::tracked(returns(clone))]
 fn flattened(
     db: &dyn Db,
@@ -68,18 +77,14 @@ fn flattened(
     let stack = viewed(db, delivery, view)?;
     let mut f = stack.function(part_of(&stack, part)).map_err(|e| e.to_string())?.clone();
     if !stored_rounding {
-        for node in &mut f.nodes {
-            if let Op::Round { dtype } = node.op {
-                node.op = Op::Cast { dtype };
-            }
-        }
+        unrounded(&mut f);
     }
     let digest = blake3::hash(&encode("function", &f));
     Ok((Arc::new(f), digest))
 }
 
 /// The flattened function of a part, and its digest. Where values are not rounded as a bfloat16 run of the
-/// published model stores them, its roundings are casts, which neither device nor reference rounds at.
+/// published model stores them, its roundings are casts.
 pub fn function(db: &dyn Db, model: ModelInput, part: usize) -> Result<(Arc<Function>, Digest)> {
     let rounding = model.run(db).stored_rounding;
     flattened(db, model.delivery(db), View::of(db, model), part, rounding)

@@ -14,10 +14,10 @@ mod values;
 mod workspace;
 
 pub use files::{Files, Shard, write_file};
-pub use published::config;
+pub use published::{config, cut};
 pub use tensors::{Form, GROUP, Tensor, tensors};
 pub use values::{Stream, Values};
-pub use workspace::workspace;
+pub use workspace::{recipe, workspace};
 
 use mica_models::Stack;
 use thiserror::Error;

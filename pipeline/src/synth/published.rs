@@ -17,23 +17,9 @@ pub fn config(
         known: described().iter().map(|m| m.name).collect::<Vec<_>>().join(", "),
     })?;
     let mut config = found.published_config()?;
-    // the text fields stand on their own or under a name
-    let text = match config.contains_key("text_config") {
-        true => config.get_mut("text_config").and_then(Value::as_object_mut),
-        false => Some(&mut config),
-    };
-    if let Some(text) = text {
-        let published = text.get("num_hidden_layers").and_then(Value::as_u64).unwrap_or_default();
-        if u64::from(layers) > published {
-            return Err(SynthError::Layers { model: model.into(), asked: layers, published });
-        }
-        text.insert("num_hidden_layers".into(), layers.into());
-        if let Some(kinds) = text.get_mut("layer_types").and_then(Value::as_array_mut) {
-            kinds.truncate(layers.into());
-        }
-        if let Some(vocab) = vocab {
-            text.insert("vocab_size".into(), vocab.into());
-        }
+    cut(model, &mut config, layers)?;
+    if let (Some(text), Some(vocab)) = (text_fields(&mut config), vocab) {
+        text.insert("vocab_size".into(), vocab.into());
     }
     if let Some(group) = packed {
         let weights = json!({
@@ -50,4 +36,29 @@ pub fn config(
         config.insert("quantization_config".into(), scheme);
     }
     Ok(config)
+}
+
+/// The text fields, which stand on their own or under a name.
+fn text_fields(config: &mut Map<String, Value>) -> Option<&mut Map<String, Value>> {
+    match config.contains_key("text_config") {
+        true => config.get_mut("text_config").and_then(Value::as_object_mut),
+        false => Some(config),
+    }
+}
+
+/// Cuts a configuration to its first so many layers.
+///
+/// # Errors
+/// `Layers` where it has fewer.
+pub fn cut(model: &str, config: &mut Map<String, Value>, layers: u16) -> Result<(), SynthError> {
+    let Some(text) = text_fields(config) else { return Ok(()) };
+    let published = text.get("num_hidden_layers").and_then(Value::as_u64).unwrap_or_default();
+    if u64::from(layers) > published {
+        return Err(SynthError::Layers { model: model.into(), asked: layers, published });
+    }
+    text.insert("num_hidden_layers".into(), layers.into());
+    if let Some(kinds) = text.get_mut("layer_types").and_then(Value::as_array_mut) {
+        kinds.truncate(layers.into());
+    }
+    Ok(())
 }

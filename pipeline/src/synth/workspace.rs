@@ -1,6 +1,10 @@
 //! The workspace file that goes with a synthetic delivery.
 
 use super::GROUP;
+use crate::error::CliError;
+use crate::workspace::parse;
+use mica_quantize::Recipe;
+use std::path::Path;
 
 /// A workspace whose one model is `model`, with the delivery in the workspace's own folder.
 pub fn workspace(model: &str, out: &str, captures: &str) -> String {
@@ -51,6 +55,13 @@ layer_cosine = 0.99999
 layer_norm_ratio = 0.001
 "#
     )
+}
+
+/// The recipe of that workspace: the published formats of a W4A16 delivery.
+pub fn recipe() -> Result<Recipe, CliError> {
+    let config = parse(Path::new("the synthetic workspace"), &workspace("", "", ""))?;
+    let named = config.recipe.into_values().next();
+    named.ok_or_else(|| CliError::Usage("the synthetic workspace has no recipe".into()))
 }
 
 #[cfg(test)]

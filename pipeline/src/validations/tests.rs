@@ -35,6 +35,7 @@ fn broken(s: &Session, name: &str, what: Option<Broken>) -> ModelInput {
         model.product(db).clone(),
         model.rates(db).clone(),
         model.frac(db),
+        model.constants(db),
         model.run(db).clone(),
         None,
         None,

@@ -3,6 +3,17 @@
 
 use thiserror::Error;
 
+/// What to do where there are more edges than entry pointers.
+fn entries_way_out(weights: usize) -> String {
+    match weights {
+        0 => "leave out a result in `exports`, or link fewer parts".into(),
+        n => format!(
+            "{n} of them are the constants of a part each: bake them (constants = \"baked\", which costs no \
+             entry), or link fewer parts"
+        ),
+    }
+}
+
 /// The errors of `compile` and `link`.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum CompileError {
@@ -88,9 +99,11 @@ pub enum CompileError {
     /// More edges than entry pointers.
     #[error(
         "the kernel has {} edges and {product} has {limit} entry pointers: {}; \
-         leave out a result in `exports`, or link fewer parts", names.len(), names.join(", ")
+         {}", names.len(), names.join(", "), entries_way_out(*weights)
     )]
     Entries {
+        /// How many of them are constants of a part.
+        weights: usize,
         /// The edges in order.
         names: Vec<String>,
         /// Entry pointers.

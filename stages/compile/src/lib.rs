@@ -26,7 +26,7 @@ mod tests;
 
 pub use error::CompileError;
 pub use graph::{POSITION, SEAM};
-pub use link::{Seams, link};
+pub use link::{Seams, link, link_with};
 pub use lower::FORCED_IDS;
 
 use emit::{place, tiles, waits};

@@ -2,14 +2,18 @@
 //! entries, and relocated operands become final.
 //!
 //! At a seam the residual alone is live, in L2 at address 0, and every engine is idle.
+//! Constants that come on edges have an entry a part instead; literals stay below the base pointer.
 //! A scalar edge (the position) is one value for all parts: their shares are the same bytes.
 
 use crate::error::CompileError;
 use crate::graph::SEAM;
 use crate::ir::build::BASE;
+use mica_device::format::Format;
 use mica_device::isa::{self, Instr, NONE, Opcode};
 use mica_device::layout::ALIGN;
-use mica_device::object::{Direction, EdgeUse, Entry, Kernel, Object, OpInfo, Segment, Symbol};
+use mica_device::object::{
+    Constants, Direction, EdgeUse, Entry, Kernel, Object, OpInfo, Segment, Symbol, WEIGHTS,
+};
 use mica_device::product::Product;
 
 /// What happens to the residual at a kernel's ends.
@@ -33,12 +37,25 @@ struct Link<'a> {
     kernel: Kernel,
 }
 
-/// Links objects, one entry a part in order; one object may stand many times.
+/// Links objects, one a part in order; one object may stand many times. Their constants are baked.
 ///
 /// # Errors
 /// `Seam` where a part takes a residual that the one before does not leave, or one of another size;
 /// `Entries` where there are more edges than entry pointers.
 pub fn link(objects: &[&Object], product: &Product, seams: Seams) -> Result<Kernel, CompileError> {
+    link_with(objects, product, seams, Constants::Baked)
+}
+
+/// Links objects; `constants` says how their weights reach the kernel.
+///
+/// # Errors
+/// As [`link`].
+pub fn link_with(
+    objects: &[&Object],
+    product: &Product,
+    seams: Seams,
+    constants: Constants,
+) -> Result<Kernel, CompileError> {
     check_seams(objects, seams)?;
     let mut l = Link {
         product,
@@ -55,6 +72,11 @@ pub fn link(objects: &[&Object], product: &Product, seams: Seams) -> Result<Kern
         },
     };
     let edges = || objects.iter().flat_map(|o| &o.edges).filter(|e| !is_seam(&e.name));
+    let weights: Vec<Option<String>> = objects
+        .iter()
+        .zip(0..)
+        .map(|(o, part)| (constants == Constants::Edges && o.constants > 0).then(|| weights_name(part)))
+        .collect();
     let mut names: Vec<(&str, Direction)> = Vec::new();
     for e in edges() {
         if !names.iter().any(|(n, _)| *n == e.name) {
@@ -74,6 +96,7 @@ pub fn link(objects: &[&Object], product: &Product, seams: Seams) -> Result<Kern
     if gives {
         names.push((&hidden_out, Direction::Out));
     }
+    names.extend(weights.iter().flatten().map(|n| (n.as_str(), Direction::In)));
     l.entries(&names)?;
     for (part, o) in objects.iter().enumerate() {
         if part == 0 && takes {
@@ -94,6 +117,11 @@ pub fn link(objects: &[&Object], product: &Product, seams: Seams) -> Result<Kern
     }
     l.kernel.code = isa::encode(&l.code);
     Ok(l.kernel)
+}
+
+/// The edge of a part's constants.
+fn weights_name(part: usize) -> String {
+    format!("{WEIGHTS}{part}.in")
 }
 
 /// Each part that takes a residual is given one of its size.
@@ -124,6 +152,7 @@ impl Link<'_> {
     fn entries(&mut self, names: &[(&str, Direction)]) -> Result<(), CompileError> {
         if names.len() > self.product.entries as usize {
             return Err(CompileError::Entries {
+                weights: names.iter().filter(|(n, _)| n.starts_with(WEIGHTS)).count(),
                 names: names.iter().map(|(n, _)| (*n).to_owned()).collect(),
                 limit: self.product.entries,
                 product: self.product.name.clone(),
@@ -177,11 +206,25 @@ impl Link<'_> {
         offset
     }
 
+    /// The register that a part's constants are addressed by, and their offset from it.
+    fn constants(&mut self, part: usize, o: &Object) -> (u8, u64) {
+        let name = weights_name(part);
+        match self.kernel.entries.iter().find(|e| e.name == name).map(|e| e.register) {
+            None => (BASE, self.segment(part, o.constants, false)),
+            Some(register) => {
+                let (direction, format) = (Direction::In, Format::I8);
+                let (shape, bytes) = (vec![o.constants], o.constants);
+                self.share(part, &EdgeUse { name, direction, format, frac: 0, shape, bytes });
+                (register, 0)
+            }
+        }
+    }
+
     fn part(&mut self, part: usize, o: &Object) -> Result<(), CompileError> {
         for e in o.edges.iter().filter(|e| !is_seam(&e.name)) {
             self.share(part, e);
         }
-        let constants = self.segment(part, o.constants, false);
+        let constants = self.constants(part, o);
         let literals = self.segment(part, o.literals.len() as u64, true);
         let mut code = isa::decode(&o.code).map_err(|e| CompileError::Seam {
             part,
@@ -193,7 +236,7 @@ impl Link<'_> {
         }
         for r in &o.relocations {
             let (register, offset) = match &r.symbol {
-                Symbol::Constants => (BASE, constants),
+                Symbol::Constants => constants,
                 Symbol::Literals => (BASE, literals),
                 Symbol::Edge(name) => self.address(part, o, name)?,
             };

@@ -2,8 +2,8 @@
 
 mod support;
 
-use mica_compile::{CompileError, Options, Seams, compile, link};
-use mica_device::object::{Direction, Object};
+use mica_compile::{CompileError, Options, Seams, compile, link, link_with};
+use mica_device::object::{Constants, Direction, Kernel, Object};
 use mica_models::hir::Function;
 use mica_models::{Part, Stack};
 use mica_simulate::{Edges, Machine, Program};
@@ -143,4 +143,69 @@ fn seams_must_meet() {
     narrow.seam_bytes = 64;
     let e = link(&[&all["embed"], &narrow], &product("qb4"), Seams::Whole).unwrap_err();
     insta::assert_snapshot!(e, @"part 1 (`head`) takes a residual of 64 bytes, but the part before leaves 512");
+}
+
+/// Every output of one call of a kernel, its constants given as it takes them.
+fn outputs(kernel: &Kernel, constants: &[&[u8]]) -> BTreeMap<String, Vec<u8>> {
+    let product = product("qb4");
+    let program = Program::load(kernel).unwrap();
+    let strict = mica_simulate::Options { strict: true, ..Default::default() };
+    let mut machine = Machine::new(&program, &product, constants, strict).unwrap();
+    let mut edges = Edges::new(&program);
+    for e in kernel.entries.iter().filter(|e| e.direction == Direction::In) {
+        match e.weights_of() {
+            Some(part) => edges.set_in(&e.name, constants[part]).unwrap(),
+            None => edges.set_in(&e.name, input(&e.shares[0].2, 1)).unwrap(),
+        }
+    }
+    machine.call(&mut edges).unwrap();
+    let outs = kernel.entries.iter().filter(|e| e.direction == Direction::Out);
+    outs.map(|e| (e.name.clone(), edges.out(&e.name).unwrap().to_vec())).collect()
+}
+
+/// The function of the first part of a kind.
+fn function<'s>(stack: &'s Stack, name: &str) -> &'s Function {
+    let part = stack.parts().into_iter().find(|p| kind(stack, *p) == name).unwrap();
+    stack.function(part).unwrap()
+}
+
+/// The same parts, their constants baked and on edges: the same bits, and the entries that it costs.
+#[test]
+fn constants_on_edges_give_the_same_bits() {
+    let stack = tiny();
+    let all = objects(&stack, fifteen);
+    let kinds = ["embed", "head", "linear_attention", "full_attention"];
+    let weights: BTreeMap<&str, Weights> =
+        kinds.iter().zip(0..).map(|(k, seed)| (*k, weights::random(function(&stack, k), seed))).collect();
+    for (parts, seams, entries) in [
+        (&["embed", "linear_attention", "head"][..], Seams::Whole, [10, 13]),
+        (&["embed", "full_attention", "head"], Seams::Whole, [11, 14]),
+        (&["full_attention"], Seams::Segment, [9, 10]),
+    ] {
+        let run: Vec<&Object> = parts.iter().map(|k| &all[*k]).collect();
+        let constants: Vec<&[u8]> = parts.iter().map(|k| weights[k].bytes.as_slice()).collect();
+        let [baked, on_edges] = [Constants::Baked, Constants::Edges]
+            .map(|mode| link_with(&run, &product("qb4"), seams, mode).unwrap());
+        prove(&on_edges);
+        assert_eq!([baked.entries.len(), on_edges.entries.len()], entries, "{parts:?}");
+        assert!(on_edges.segments.iter().all(|s| s.literals), "only what the compiler made stays baked");
+        let expected = outputs(&baked, &constants);
+        assert!(outputs(&on_edges, &constants) == expected, "{parts:?}");
+        // the bits do come from the edges
+        let last = parts[parts.len() - 1];
+        let other = weights::random(function(&stack, last), 9);
+        let changed: Vec<&[u8]> =
+            constants.iter().take(parts.len() - 1).copied().chain([&other.bytes[..]]).collect();
+        assert!(outputs(&on_edges, &changed) != expected, "{parts:?}");
+    }
+}
+
+#[test]
+fn constants_on_edges_stop_at_fifteen_pointers() {
+    let stack = tiny();
+    let all = objects(&stack, fifteen);
+    let run = ["embed", "linear_attention", "full_attention", "head"].map(|k| &all[k]);
+    let e = link_with(&run, &product("qb4"), Seams::Whole, Constants::Edges).unwrap_err();
+    assert!(matches!(&e, CompileError::Entries { weights: 4, limit: 15, names, .. } if names.len() == 19));
+    insta::assert_snapshot!(e, @"the kernel has 19 edges and qb4 has 15 entry pointers: token.in, conv_state.in, recurrent_state.in, forced_ids.in, conv_state.out, recurrent_state.out, expert_ids.out, pos.in, k_cache.in, v_cache.in, k_row.out, v_row.out, normed.out, logits.out, hidden.out, weights.0.in, weights.1.in, weights.2.in, weights.3.in; 4 of them are the constants of a part each: bake them (constants = \"baked\", which costs no entry), or link fewer parts");
 }

@@ -91,6 +91,30 @@ pub struct Object {
     pub ops: Vec<OpInfo>,
 }
 
+/// What the name of an entry begins with that gives a part its constants: `weights.3.in` is part 3's.
+pub const WEIGHTS: &str = "weights.";
+
+/// Where a kernel gets its parts' constants from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Constants {
+    /// Below the one base pointer, S0, for all calls: they cost no entry.
+    #[default]
+    Baked,
+    /// Each part's on an entry of its own, given anew at every call.
+    Edges,
+}
+
+impl Constants {
+    /// As the workspace writes it.
+    pub const fn text(self) -> &'static str {
+        match self {
+            Constants::Baked => "baked",
+            Constants::Edges => "edges",
+        }
+    }
+}
+
 /// One entry pointer of a kernel.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Entry {
@@ -104,6 +128,13 @@ pub struct Entry {
     pub bytes: u64,
     /// The parts' shares in order: (part index, offset, what lies there).
     pub shares: Vec<(u32, u64, EdgeUse)>,
+}
+
+impl Entry {
+    /// The part whose constants it gives, if it gives any.
+    pub fn weights_of(&self) -> Option<usize> {
+        self.name.strip_prefix(WEIGHTS)?.strip_suffix(".in")?.parse().ok()
+    }
 }
 
 /// A constant segment's place below the one base pointer.

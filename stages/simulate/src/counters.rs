@@ -1,7 +1,7 @@
 //! What a run counts besides its results.
 
 use serde::{Deserialize, Serialize};
-use std::ops::{Add, AddAssign};
+use std::ops::{Add, AddAssign, Sub};
 
 /// Events of one or several kernel calls. "No saturation" is a gate, and a strict run traps at the
 /// first event of the first three kinds.
@@ -38,5 +38,18 @@ impl Add for Counters {
     fn add(mut self, other: Counters) -> Counters {
         self += other;
         self
+    }
+}
+
+/// What was counted since `earlier`, counters of the same call.
+impl Sub for Counters {
+    type Output = Counters;
+    fn sub(self, earlier: Counters) -> Counters {
+        Counters {
+            saturations: self.saturations - earlier.saturations,
+            f16_overflows: self.f16_overflows - earlier.f16_overflows,
+            non_finite: self.non_finite - earlier.non_finite,
+            instructions: self.instructions - earlier.instructions,
+        }
     }
 }

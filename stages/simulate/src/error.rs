@@ -89,6 +89,19 @@ pub enum SimError {
         /// Edge name.
         name: String,
     },
+    /// A call at a position for which a cache has no row.
+    #[error(
+        "position {position} is past the cache `{edge}`, which was compiled for {rows} positions: raise the \
+         capacity, or stop before it"
+    )]
+    PastCache {
+        /// Edge name of the cache.
+        edge: String,
+        /// The position.
+        position: u64,
+        /// Positions that the cache holds.
+        rows: u64,
+    },
     /// The edges were made for another program.
     #[error("the edges were made for a kernel with other entries")]
     OtherEdges,

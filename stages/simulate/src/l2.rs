@@ -150,6 +150,21 @@ impl<'c> L2<'c> {
         Ok(&self.bytes[range])
     }
 
+    /// Bytes as they are, whether or not anything wrote them; `None` past the end.
+    pub fn peek(&self, start: u64, bytes: u64) -> Option<Vec<u8>> {
+        let end = start.checked_add(bytes).filter(|&end| end <= self.size)? as usize;
+        let start = start as usize;
+        let mut out = self.bytes.get(start..self.bytes.len().min(end)).unwrap_or_default().to_vec();
+        out.resize(end - start, FILL);
+        for a in &self.aliases {
+            let (from, to) = (a.start.max(start), a.end().min(end));
+            if from < to {
+                out[from - start..to - start].copy_from_slice(a.bytes(from, to));
+            }
+        }
+        Some(out)
+    }
+
     /// The bytes `[start, start + bytes)` where they are constants as they lie in their segment.
     pub fn constants(&self, start: u32, bytes: u64) -> Result<Option<&'c [u8]>, Fault> {
         let range = self.range(start, bytes)?;
@@ -209,6 +224,7 @@ mod tests {
                     _ => prop_assert_eq!(l2.read(start, len as u64).unwrap(), &plain[place]),
                 }
             }
+            prop_assert_eq!(l2.peek(0, 32_000).unwrap(), plain.clone());
             prop_assert_eq!(l2.read(0, 32_000).unwrap(), &plain[..]);
         }
     }
@@ -219,6 +235,7 @@ mod tests {
         assert!(l2.read(90, 11).is_err());
         assert!(l2.write(0, 101).is_err());
         assert!(l2.read(0, 1).is_err(), "strict: nothing was written");
+        assert_eq!((l2.peek(98, 2), l2.peek(99, 2)), (Some(vec![super::FILL; 2]), None));
         l2.write(0, 1).unwrap();
         assert!(l2.read(0, 1).is_ok());
     }

@@ -14,10 +14,12 @@ pub mod error;
 mod exec;
 pub mod functions;
 mod l2;
+pub mod listing;
 mod loops;
 mod lrm;
 pub mod machine;
 pub mod matv;
+pub mod memory;
 pub mod observe;
 pub mod program;
 mod team;
@@ -27,9 +29,10 @@ mod written;
 pub use counters::Counters;
 pub use edges::Edges;
 pub use error::{Fault, SimError, Trap};
+pub use listing::explained;
 pub use machine::{Machine, Options};
-pub use observe::{Boundary, Observer, TileValues};
-pub use program::Program;
+pub use observe::{Boundary, Observer, Tally, TileValues, View};
+pub use program::{BUFFER_SHIFT, Program};
 
 /// The version of this stage, part of every key beside the numerics version; raised whenever the same
 /// program and inputs give other bits.

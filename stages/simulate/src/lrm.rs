@@ -58,6 +58,15 @@ impl Lrm {
         Ok(&self.bytes[start as usize..(start + bytes) as usize])
     }
 
+    /// Bytes as they are, whether or not anything wrote them; `None` past the end.
+    pub fn peek(&self, start: u64, bytes: u64) -> Option<Vec<u8>> {
+        let end = start.checked_add(bytes).filter(|&end| end <= self.size)?;
+        let held = self.bytes.get(start as usize..self.bytes.len().min(end as usize)).unwrap_or_default();
+        let mut out = held.to_vec();
+        out.resize(bytes as usize, FILL);
+        Some(out)
+    }
+
     /// The bytes of elements that are about to be overwritten, as `read`.
     pub fn write(&mut self, tile: &Tile, first: u64, elements: u64) -> &mut [u8] {
         let start = u64::from(tile.offset) + first * tile.format.bytes();

@@ -12,7 +12,7 @@ use crate::l2::L2;
 use crate::loops::Loops;
 use crate::lrm::Lrm;
 use crate::matv::Isa;
-use crate::observe::{Boundary, Observer, TileValues};
+use crate::observe::{Boundary, Observer, TileValues, View};
 use crate::program::{BUFFER_SHIFT, Program};
 use crate::team::Team;
 use mica_device::access::TileFile;
@@ -163,6 +163,12 @@ impl<'c> Machine<'c> {
         let program = self.program;
         let mut at = 0;
         while let Some(i) = program.code.get(at) {
+            if let Some(o) = observer.as_deref_mut().filter(|o| o.watches(at)) {
+                flush(&mut self.core, edges).map_err(|(at, fault)| program.trap(at, fault))?;
+                if o.before(&self.view(at, i, edges)).is_break() {
+                    break;
+                }
+            }
             let events = self.core.counters.events();
             let next = self
                 .settle(i, edges, observer.as_deref())
@@ -185,6 +191,17 @@ impl<'c> Machine<'c> {
         }
         flush(&mut self.core, edges).map_err(|(at, fault)| program.trap(at, fault))?;
         Ok(self.core.counters)
+    }
+
+    fn view<'v>(&'v self, at: usize, next: &'v Instr, edges: &'v Edges<'_>) -> View<'v> {
+        let Core { scalars, tiles, lrm, l2, counters, .. } = &self.core;
+        let (segments, counters) = (&self.segments, *counters);
+        View { instruction: at, next, segments, scalars, tiles, lrm, l2, counters, edges }
+    }
+
+    /// The device as the last call left it, before instruction `at`: where it trapped, for a look at why.
+    pub fn left<'v>(&'v self, at: usize, edges: &'v Edges<'_>) -> Option<View<'v>> {
+        self.program.code.get(at).map(|next| self.view(at, next, edges))
     }
 
     /// Does what was put off if `i` could tell that it has not been done.

@@ -72,6 +72,11 @@ impl Program {
         &self.entries
     }
 
+    /// Kind of each part, by the layer number in `src`.
+    pub fn parts(&self) -> &[String] {
+        &self.parts
+    }
+
     /// The source op of an instruction's `src`, where the kernel names it.
     pub fn op(&self, src: u32) -> Option<&OpInfo> {
         let layer = self.ops.get((src >> 16) as usize)?;

@@ -7,7 +7,7 @@ use common::{f32s, floats, kernel};
 use mica_device::object::Segment;
 use mica_device::product::Product;
 use mica_simulate::matv::Isa;
-use mica_simulate::{Boundary, Counters, Edges, Machine, Observer, Options, Program, SimError};
+use mica_simulate::{Boundary, Counters, Edges, Machine, Observer, Options, Program, SimError, Tally, View};
 use std::ops::ControlFlow;
 
 fn machine<'c>(program: &'c Program, constants: &'c [&'c [u8]]) -> Result<Machine<'c>, SimError> {
@@ -238,4 +238,119 @@ fn threads_and_vector_units_do_not_show() {
     }
     assert!(results.windows(2).all(|w| w[0] == w[1]));
     assert!(floats(&results[0].0).iter().any(|v| *v != 0.0));
+}
+
+/// Half of these saturate `fx32`, in two ops; matrix products are put off by a run that nobody watches.
+const LOUD: &str = "dld l2=0x1000, bytes=4096, -, s0, -, off=0 @0.0
+                    dld l2=0, bytes=8, -, s1, -, off=0 @0.0
+                    tdef.f32 t0, lrm=0, 1x2, - @0.0
+                    tdef.fx32 t1, lrm=0x40, 1x2, -, frac=20 @0.0
+                    tdef.f16 t2, lrm=0x80, 1x8, - @0.0
+                    tdef.f32 t3, lrm=0x100, 1x16, - @0.0
+                    ldt.f32 t0, l2=0 @0.0
+                    vun.cvt t1, t0 @0.0
+                    ldt.f16 t2, l2=0x1000 @0.1
+                    matv.f16 t3, t2, l2=0x1000, rows=16, group=0 @0.1
+                    stt.f32 t3, l2=0x2000 @0.1
+                    vbini.mul t1, t0, -1000000.0 @0.1
+                    stt.fx32 t1, l2=0x2040, frac=20 @0.1
+                    dst l2=0x2000, bytes=72, -, s2, -, off=0 @0.1";
+
+#[test]
+fn a_watched_run_gives_the_same_bits_and_tells_where_events_were() {
+    let program = Program::load(&kernel(LOUD, 8, 72, 4096)).unwrap();
+    let constants: Vec<u8> = (0..4096u32).map(|n| ((n * 37) >> 3) as u8 & 0x3b).collect();
+    let parts = [constants.as_slice()];
+    let mut m = machine(&program, &parts).unwrap();
+    let input = f32s(&[5000.0, 0.5]);
+    let mut edges = Edges::new(&program);
+    edges.set_in("in", input.as_slice()).unwrap();
+    let plain = m.call(&mut edges).unwrap();
+    let bits = edges.out("out").unwrap().to_vec();
+    let mut tally = Tally::default();
+    let watched = m.call_observed(&mut edges, &mut tally).unwrap();
+    tally.end(watched);
+    assert_eq!((watched, edges.out("out").unwrap()), (plain, bits.as_slice()));
+    assert_eq!(plain.saturations, 3);
+    let saturations: Vec<_> = tally.by_src.iter().map(|(src, c)| (*src, c.saturations)).collect();
+    assert_eq!(saturations, [(0, 1), (1, 2)]);
+    let instructions: u64 = tally.by_src.values().map(|c| c.instructions).sum();
+    assert_eq!(instructions, plain.instructions);
+}
+
+#[test]
+fn a_view_shows_what_has_been_done() {
+    struct Look(Vec<String>);
+    impl Observer for Look {
+        fn watches(&self, at: usize) -> bool {
+            [9, 10, 13].contains(&at)
+        }
+        fn before(&mut self, v: &View<'_>) -> ControlFlow<()> {
+            let (t1, l2) = (v.tile(1).unwrap(), v.l2(0x2000, 4).unwrap());
+            let fixed = v.lrm(t1.offset.into(), 4).unwrap();
+            self.0.push(format!(
+                "{} {} {fixed:?} {l2:?} {}",
+                v.instruction,
+                v.next.op.text(),
+                v.scalars()[1] >> 48
+            ));
+            assert_eq!((v.l2(8 << 20, 1), v.external(4095, 2), v.external(1 << 48, 9)), (None, None, None));
+            assert_eq!(v.external(0, 2).unwrap(), [0, 0]);
+            assert_eq!(v.external(1 << 48, 4).unwrap(), f32s(&[5000.0]));
+            match self.0.len() {
+                3 => ControlFlow::Break(()),
+                _ => ControlFlow::Continue(()),
+            }
+        }
+        fn boundary(&mut self, _: &Boundary<'_>) -> ControlFlow<()> {
+            ControlFlow::Continue(())
+        }
+    }
+    let program = Program::load(&kernel(LOUD, 8, 72, 4096)).unwrap();
+    let constants = vec![0; 4096];
+    let parts = [constants.as_slice()];
+    let mut m = machine(&program, &parts).unwrap();
+    let mut edges = Edges::new(&program);
+    edges.set_in("in", f32s(&[5000.0, 0.5])).unwrap();
+    let mut look = Look(Vec::new());
+    let counters = m.call_observed(&mut edges, &mut look).unwrap();
+    let full = [255, 255, 255, 127];
+    let none = [255, 255, 255, 255];
+    let zero = [0, 0, 0, 0];
+    let least = [0, 0, 0, 128];
+    assert_eq!(
+        look.0,
+        [
+            format!("9 matv {full:?} {none:?} 1"),
+            format!("10 stt {full:?} {none:?} 1"),
+            format!("13 dst {least:?} {zero:?} 1"),
+        ]
+    );
+    // it broke before the store, so the edge is as it started
+    assert_eq!((counters.instructions, edges.out("out").unwrap()), (13, [0; 72].as_slice()));
+}
+
+#[test]
+fn a_trap_is_explained_with_the_instructions_around_it() {
+    let program =
+        Program::load(&kernel("nop\nnop @0.1\ntrap code=7 @0.1\nnop\nnop\nnop\nnop", 4, 4, 0)).unwrap();
+    let mut m = machine(&program, &[]).unwrap();
+    let mut edges = Edges::new(&program);
+    edges.set_in("in", vec![0; 4]).unwrap();
+    let e = m.call(&mut edges).unwrap_err();
+    assert_eq!(
+        mica_simulate::explained(&e, &program),
+        "instruction 2 (trap), layer 0 (embed), op 1 (matmul mlp.gate): trap 7
+; part 0 (embed) op 0 embed embed_tokens
+      0  nop
+; part 0 (embed) op 1 matmul mlp.gate
+      1  nop @0.1
+>     2  trap code=7 @0.1
+; part 0 (embed) op 0 embed embed_tokens
+      3  nop
+      4  nop
+      5  nop"
+    );
+    let other = SimError::EdgeUnset { name: "in".into() };
+    assert_eq!(mica_simulate::explained(&other, &program), other.to_string());
 }

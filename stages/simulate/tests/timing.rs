@@ -5,8 +5,11 @@ mod common;
 
 use common::kernel;
 use mica_device::isa::Engine;
+use mica_device::layout::{MatrixFormat, Scaling, WeightFormat};
+use mica_device::object::Segment;
 use mica_device::product::{Product, Rates};
-use mica_simulate::timing::{Bound, Inputs, Report, Span, cycles, timeline};
+use mica_device::segment::{SegmentPlan, Storage};
+use mica_simulate::timing::{Bound, Inputs, Kind, Report, Span, Work, cycles, timeline};
 
 const TILES: &str = "
     tdef.f32 t0, lrm=0x0, 40x64, -
@@ -178,9 +181,111 @@ fn the_position_is_known() {
     let rates = Rates { bus_bytes: 32, clock_mhz: 1000 };
     let at = |position| {
         let product = Product::named("qb1").unwrap();
-        cycles(&k, &product, &rates, Inputs { position }).unwrap().share
+        cycles(&k, &product, &rates, Inputs { position, ..Inputs::default() }).unwrap().share
     };
     assert_eq!(at(0).compute, 0);
     assert_eq!(at(5).compute, 5);
     assert_eq!(at(130).compute, 130 * 3);
+}
+
+/// A plan of a vector, a matrix and four experts.
+fn plan() -> SegmentPlan {
+    let scaling = Some(Scaling { group: 64, scale: mica_device::format::Format::F16, zero: false });
+    let matrix = |weight| MatrixFormat { weight, scaling };
+    let mut plan = SegmentPlan::default();
+    assert!(plan.push("norm", &[16], Storage::Vector(mica_device::format::Format::F32)));
+    assert!(plan.push("gate", &[16, 64], Storage::Matrix(matrix(WeightFormat::I8))));
+    assert!(plan.push("experts", &[4, 16, 64], Storage::Experts(matrix(WeightFormat::I4))));
+    plan
+}
+
+#[test]
+fn bytes_are_told_by_what_they_are() {
+    let plan = plan();
+    let [norm, gate, experts] = [0, 1, 2].map(|n| plan.entries[n].offset);
+    let text = format!(
+        "dld l2=0, bytes=64, -, s0, -, off={norm} @1.0
+         dld l2=0x1000, bytes=1024, -, s0, -, off={gate} @1.1
+         dld l2=0x2000, bytes=512, -, s0, s20, off={experts} @1.1
+         dld l2=0x3000, bytes=8, -, s0, -, off={} @1.1
+         dld l2=0x4000, bytes=32, -, s1, -, off=0 @1.1
+         dst l2=0x4000, bytes=32, -, s2, -, off=0 @1.1",
+        plan.bytes
+    );
+    let mut k = kernel(&text, 1 << 20, 1 << 20, plan.bytes);
+    k.segments[0].part = 1;
+    k.segments.push(Segment { offset: plan.bytes, bytes: 8, part: 1, literals: true });
+    k.literals = vec![Vec::new(), vec![0; 8]];
+    k.entries[0].name = "k_cache.in".into();
+    let (product, rates) = (Product::named("qb1").unwrap(), Rates { bus_bytes: 8, clock_mhz: 1000 });
+    let none = SegmentPlan::default();
+    let told = |plans: &[&SegmentPlan]| {
+        let r = cycles(&k, &product, &rates, Inputs { plans, ..Inputs::default() }).unwrap();
+        let sum: u64 = r.traffic.iter().map(|t| t.bytes).sum();
+        assert_eq!(sum, r.share.bytes.total());
+        assert_eq!(r.layers[1].traffic, r.traffic, "one layer moves them all");
+        let all = r.traffic.iter().map(|t| (t.kind, t.what.clone(), t.bytes, t.transfers));
+        all.collect::<Vec<_>>()
+    };
+    let row = |kind, what: &str, bytes| (kind, what.to_string(), bytes, 1);
+    assert_eq!(
+        told(&[&none, &plan]),
+        [
+            row(Kind::Constants, "literals", 8),
+            row(Kind::Constants, "matrix i8", 1024),
+            row(Kind::Constants, "vector f32", 64),
+            row(Kind::Gathered, "experts i4", 512),
+            row(Kind::Cache, "k_cache.in", 32),
+            row(Kind::EdgeOut, "out", 32),
+        ]
+    );
+    // who does not know the plans counts the same bytes under fewer names
+    assert_eq!(
+        told(&[])[..3],
+        [
+            (Kind::Constants, "constants".to_string(), 1088, 2),
+            row(Kind::Constants, "literals", 8),
+            row(Kind::Gathered, "constants", 512),
+        ]
+    );
+}
+
+#[test]
+fn work_is_counted_as_it_is_done() {
+    let of = |line: &str| {
+        let (_, report) = spans(&format!("{TILES}{line}"), "qb1");
+        report.share.work
+    };
+    let f32s = |n: u64| 4 * n;
+    for (line, macs, l2_bytes, lrm_bytes) in [
+        ("nop", 0, 0, 0),
+        ("dld l2=0, bytes=1000, -, s1, -, off=0", 0, 1000, 0),
+        ("ldt.f32 t0, l2=0", 0, f32s(2560), f32s(2560)),
+        ("stt.f16 t0, l2=0", 0, 2 * 2560, f32s(2560)),
+        ("bct t8, t0", 0, 0, f32s(2560) + 2 * 2560),
+        (
+            "matv.f16 t7, t4, l2=0, rows=300, group=0",
+            300 * 1024,
+            4 * 512 * 256 + 512 * 192,
+            2 * 1024 + f32s(300),
+        ),
+        ("vbin.add.same t0, t0, t1", 0, 0, 3 * f32s(2560)),
+        ("vmov t0, to=0, t1, from=0, 40x32/64/64", 0, 0, 2 * f32s(1280)),
+        ("tmv t3, t0, t2", 2560, 0, f32s(2560 + 64 + 40)),
+        ("tout t0, t1, t3, t2", 2560, 0, f32s(2 * 2560 + 64 + 40)),
+    ] {
+        assert_eq!(of(line), Work { macs, l2_bytes, lrm_bytes }, "{line}");
+    }
+}
+
+/// A tile whose rows a scalar gives counts as large as it is.
+#[test]
+fn work_follows_the_rows() {
+    let (_, report) = spans(
+        "sli s16, value=3
+         tdef.f32 t0, lrm=0, 512x1, s16
+         vun.neg t0, t0",
+        "qb1",
+    );
+    assert_eq!(report.share.work.lrm_bytes, 2 * 3 * 4);
 }

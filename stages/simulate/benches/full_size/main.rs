@@ -95,7 +95,8 @@ fn decode(model: &Model, probe: &probe::Probe) -> (f64, f64) {
             }
         }
         let seconds = start.elapsed().as_secs_f64();
-        let touched = cycles(kernel, &model.product, &rates, Inputs { position }).expect("a count");
+        let touched = cycles(kernel, &model.product, &rates, Inputs { position, ..Inputs::default() })
+            .expect("a count");
         let rate = touched.share.bytes.constants as f64 / seconds / 1e9;
         let around = f64::midpoint(before, probe.run());
         if position == 0 {

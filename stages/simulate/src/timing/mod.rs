@@ -10,6 +10,8 @@
 mod bus;
 pub mod cost;
 mod report;
+mod traffic;
+mod work;
 
 use crate::error::{Fault, SimError};
 use crate::exec::scalar::salu;
@@ -21,20 +23,40 @@ use mica_device::access::TileFile;
 use mica_device::isa::{ENGINES, Engine, Instr, Opcode};
 use mica_device::object::{Direction, Kernel};
 use mica_device::product::{Product, Rates};
+use mica_device::segment::SegmentPlan;
 use mica_device::tile::{Tile, register};
+use report::Builder;
 pub use report::{Bound, Bytes, LayerReport, OpReport, Report, Share};
-use report::{Builder, Kind};
+use traffic::Contents;
+pub(crate) use traffic::plan_entry;
+pub use traffic::{Kind, Traffic, storage};
+pub use work::Work;
 
+/// The version of the count, part of the key of every report; raised whenever a kernel gets other figures.
+pub const VERSION: u32 = 2;
 /// The edge whose value the count knows, with or without a direction behind a dot (`pos.in`).
 pub const POSITION_EDGE: &str = "pos";
 /// Instructions after which a count is given up.
 const BUDGET: u64 = 1 << 32;
 
 /// What a count needs to know of a call.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Inputs {
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Inputs<'a> {
     /// The value of the position's edge.
     pub position: u64,
+    /// What lies in each part's constants; empty where nobody knows, and then all constants are of one kind.
+    pub plans: &'a [&'a SegmentPlan],
+}
+
+/// A transfer on the external bus.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Transfer {
+    /// First external address.
+    pub address: u64,
+    /// Bytes.
+    pub bytes: u64,
+    /// Whether an index that only an execution knows chooses the address.
+    pub indexed: bool,
 }
 
 /// One instruction's time on its engine.
@@ -52,12 +74,19 @@ pub struct Span {
     pub end: u64,
     /// When those that wait for it may start.
     pub retired: u64,
+    /// What it moves on the external bus.
+    pub transfer: Option<Transfer>,
 }
 
 /// The cycles of one call.
 ///
 /// Errors: a kernel that is no program, or a fault that the stream alone shows (an undefined tile).
-pub fn cycles(kernel: &Kernel, product: &Product, rates: &Rates, inputs: Inputs) -> Result<Report, SimError> {
+pub fn cycles(
+    kernel: &Kernel,
+    product: &Product,
+    rates: &Rates,
+    inputs: Inputs<'_>,
+) -> Result<Report, SimError> {
     timeline(kernel, product, rates, inputs, |_| ())
 }
 
@@ -68,7 +97,7 @@ pub fn timeline(
     kernel: &Kernel,
     product: &Product,
     rates: &Rates,
-    inputs: Inputs,
+    inputs: Inputs<'_>,
     mut sink: impl FnMut(Span),
 ) -> Result<Report, SimError> {
     let program = Program::load(kernel)?;
@@ -88,10 +117,13 @@ pub fn timeline(
 
 struct Walk<'p> {
     program: &'p Program,
+    contents: Contents<'p>,
     sizes: Sizes,
     position: u64,
     scalars: [u64; 32],
     tiles: TileFile,
+    /// The same tiles, reserving only what they hold now.
+    held: TileFile,
     bus: Bus,
     /// When the front end issues next.
     front: u64,
@@ -102,13 +134,14 @@ struct Walk<'p> {
 }
 
 impl<'p> Walk<'p> {
-    fn new(program: &'p Program, product: &Product, rates: &Rates, inputs: Inputs) -> Walk<'p> {
+    fn new(program: &'p Program, product: &Product, rates: &Rates, inputs: Inputs<'p>) -> Walk<'p> {
         let mut scalars = [0; 32];
         for e in program.entries() {
             scalars[usize::from(e.register)] = u64::from(e.register) << BUFFER_SHIFT;
         }
         Walk {
             program,
+            contents: Contents::new(program, inputs.plans),
             sizes: Sizes {
                 side: u64::from(product.side),
                 pes: product.pes(),
@@ -117,6 +150,7 @@ impl<'p> Walk<'p> {
             position: inputs.position,
             scalars,
             tiles: TileFile::default(),
+            held: TileFile::default(),
             bus: Bus::default(),
             front: 0,
             free: [0; ENGINES],
@@ -136,7 +170,8 @@ impl<'p> Walk<'p> {
         if self.builder.instructions() >= BUDGET {
             return Err(Fault::Watchdog { budget: BUDGET });
         }
-        let bytes = self.transfer(i);
+        let transfer = self.transfer(i);
+        let bytes = transfer.map_or(0, |t| t.bytes);
         // shapes are read at issue, before the instruction can change any
         let Cost { busy, latency } = cost(i, &self.tiles, &self.sizes, bytes)?;
         let mut ready = self.front;
@@ -166,8 +201,9 @@ impl<'p> Walk<'p> {
         self.retired[e].push(retired);
         // a scalar instruction holds the front end until it is done
         self.front = if engine == Engine::Scalar { retired } else { self.front + 1 };
-        let span = Span { instruction: at, src: i.src, engine, start, end, retired };
-        self.builder.add(&span, self.kind(i), bytes);
+        let span = Span { instruction: at, src: i.src, engine, start, end, retired, transfer };
+        let moved = transfer.map(|t| self.contents.of(&t, i.op == Opcode::Dst));
+        self.builder.add(&span, moved, work::of(i, &self.held, bytes)?);
         sink(span);
         self.interpret(at, i, loops)
     }
@@ -176,24 +212,19 @@ impl<'p> Walk<'p> {
         register(r).map(|r| self.scalars[usize::from(r)])
     }
 
-    /// Bytes of a DMA instruction; 0 for others.
-    fn transfer(&self, i: &Instr) -> u64 {
-        match i.op {
-            Opcode::Dld | Opcode::Dst => {
-                let most = u64::from(i.y);
-                self.value(i.r[3]).map_or(most, |n| n.min(most))
-            }
-            _ => 0,
+    /// What a DMA instruction moves; `None` for others.
+    fn transfer(&self, i: &Instr) -> Option<Transfer> {
+        if !matches!(i.op, Opcode::Dld | Opcode::Dst) {
+            return None;
         }
-    }
-
-    fn kind(&self, i: &Instr) -> Kind {
+        let most = u64::from(i.y);
+        let index = self.value(i.r[2]);
         let base = self.scalars[usize::from(i.r[1] & 31)];
-        match i.op {
-            Opcode::Dld if base >> BUFFER_SHIFT == 0 => Kind::Constants,
-            Opcode::Dst => Kind::EdgesOut,
-            _ => Kind::EdgesIn,
-        }
+        Some(Transfer {
+            address: base.wrapping_add(index.unwrap_or(0)).wrapping_add(i.z),
+            bytes: self.value(i.r[3]).map_or(most, |n| n.min(most)),
+            indexed: index.is_some(),
+        })
     }
 
     /// The effect on scalars, descriptors and the program counter.
@@ -219,6 +250,7 @@ impl<'p> Walk<'p> {
                 let rows = self.value(i.r[1]).map(|n| n.min(i.z & 0xffff_ffff));
                 let tile = Tile::define(i, rows).ok_or(Fault::Operand { what: "rows", value: i.z as i64 })?;
                 self.tiles.set(i.r[0], tile);
+                self.held.set(i.r[0], Tile { max_rows: tile.rows, ..tile });
             }
             _ => {}
         }

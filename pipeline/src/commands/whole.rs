@@ -1,0 +1,131 @@
+//! `mica analyze MODEL`: what a call of a whole model's kernel costs, compiled from shapes alone; nothing is built
+//! and no weight is read.
+
+use super::{WELL, out};
+use crate::check::Refused;
+use crate::check::subject::{Places, Subject};
+use crate::commands::analyze::Args;
+use crate::error::CliError;
+use crate::progress::say;
+use crate::timing::shaped::Shaped;
+use crate::timing::{On, Timing, render, trace};
+use std::fs::File;
+use std::io::{BufWriter, Write};
+use std::path::Path;
+
+/// How a whole model is timed.
+#[derive(Debug, clap::Args)]
+#[command(next_help_heading = "Of a whole model")]
+pub struct How {
+    /// The first so many layers.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    pub layers: Option<u16>,
+    /// Position of the call, that is rows cached before it; of several a table [default: 0].
+    #[arg(long, value_name = "N,…", value_delimiter = ',')]
+    pub position: Vec<u64>,
+    /// Positions that the caches are compiled for [default: the workspace's, else the config's maximum].
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub capacity: Option<u64>,
+    /// Every op, not only the dearest.
+    #[arg(long)]
+    pub ops: bool,
+    /// What lies where in LRM, L2 and external memory.
+    #[arg(long)]
+    pub memory: bool,
+    /// Write the roofline as a picture.
+    #[arg(long, value_name = "FILE.svg")]
+    pub svg: Option<std::path::PathBuf>,
+    /// Write the timeline of the first position, for Perfetto or chrome://tracing.
+    #[arg(long, value_name = "FILE.json")]
+    pub trace: Option<std::path::PathBuf>,
+}
+
+impl How {
+    /// A word that only a whole model takes, if one was said.
+    pub fn said(&self) -> Option<&'static str> {
+        [
+            ("--layers", self.layers.is_some()),
+            ("--position", !self.position.is_empty()),
+            ("--capacity", self.capacity.is_some()),
+            ("--ops", self.ops),
+            ("--memory", self.memory),
+            ("--svg", self.svg.is_some()),
+            ("--trace", self.trace.is_some()),
+        ]
+        .into_iter()
+        .find_map(|(word, said)| said.then_some(word))
+    }
+}
+
+/// Runs the command on a model's name.
+pub fn run(places: &Places<'_>, args: &Args) -> Result<u8, CliError> {
+    let how = &args.how;
+    let subject = Subject::whole(&args.selector, how.layers, &args.subject, places)?;
+    if !args.dim.is_empty() {
+        return Err(Refused("--dim is of a function; a whole model takes --position".into()).into());
+    }
+    let machine = subject.machine()?;
+    for w in &machine.warnings {
+        say(&format!("warning: {w}"));
+    }
+    let longest = subject.stack.facts.max_positions;
+    let capacity = how.capacity.or(subject.stated_capacity()).unwrap_or(longest);
+    let positions = if how.position.is_empty() { vec![0] } else { how.position.clone() };
+    for &p in &positions {
+        room(p, capacity, longest)?;
+    }
+    let shaped = Shaped::new(&subject, &machine, capacity)?;
+    let plans = shaped.plans();
+    let on = On { product: &machine.product, rates: &machine.rates };
+    let one = |&p: &u64| Timing::new(&shaped.kernel, &plans, &shaped.parts, on, p).map_err(Refused::because);
+    let all: Vec<Timing> = positions.iter().map(one).collect::<Result<_, _>>()?;
+    if let Some(path) = &how.svg {
+        let title = format!(
+            "{} on {}, position {}: {} cycles",
+            args.selector, machine.product.name, all[0].position, all[0].cycles.total
+        );
+        write(path, all[0].roofline.svg(&title).as_bytes())?;
+    }
+    if let Some(path) = &how.trace {
+        let failed = |source| CliError::Write { path: path.clone(), source };
+        let mut file = BufWriter::new(File::create(path).map_err(failed)?);
+        let written = trace::write(&shaped.kernel, &plans, &shaped.parts, on, positions[0], &mut file);
+        match written {
+            Ok(_) => file.flush().map_err(failed)?,
+            Err(trace::TraceError::Write(e)) => return Err(failed(e)),
+            Err(trace::TraceError::Count(e)) => return Err(Refused::because(e).into()),
+        }
+    }
+    if args.json {
+        out(&(serde_json::to_string_pretty(&all).unwrap_or_default() + "\n"));
+        return Ok(WELL);
+    }
+    let mut text = render::text(&all[0], render::Show { ops: how.ops, memory: how.memory });
+    if all.len() > 1 {
+        text += &format!("\n{}", render::positions(&all));
+    }
+    out(&text);
+    Ok(WELL)
+}
+
+/// Checks that the caches and the model reach a position.
+fn room(position: u64, capacity: u64, longest: u64) -> Result<(), Refused> {
+    if capacity > longest {
+        return Err(Refused(format!(
+            "--capacity {capacity}: the model's config ends at {longest} positions"
+        )));
+    }
+    match position < capacity {
+        true => Ok(()),
+        false if position < longest => Err(Refused(format!(
+            "position {position} is past the caches, which are compiled for {capacity} positions; give \
+             --capacity {} or more",
+            position + 1
+        ))),
+        false => Err(Refused(format!("position {position}: the model's config ends at {longest} positions"))),
+    }
+}
+
+fn write(path: &Path, bytes: &[u8]) -> Result<(), CliError> {
+    std::fs::write(path, bytes).map_err(|source| CliError::Write { path: path.into(), source })
+}
