@@ -4,6 +4,7 @@
 //! is given, which are the test's own.
 
 mod check;
+mod drive;
 mod packed;
 mod pickler;
 mod rewrite;
@@ -17,6 +18,7 @@ pub use check::{
     Checked, READERS, pickle as check_pickle, safetensors as check_safetensors,
     shard_index as check_shard_index, torch as check_torch,
 };
+pub use drive::drive;
 pub use packed::{PackedFormat, pack_quantized};
 pub use pickler::dictionary;
 pub use rewrite::{
