@@ -1,5 +1,6 @@
 //! The command's words.
 
+use crate::synth::Profile;
 use clap::{Args, Parser, Subcommand};
 use std::path::PathBuf;
 
@@ -88,6 +89,8 @@ pub enum Command {
     Check(Box<crate::commands::check::Args>),
     /// Time a whole model's kernel, or count a function's arithmetic and bytes and bound its time on the device.
     Analyze(Box<crate::commands::analyze::Args>),
+    /// Measure how near values come to the device's limits, and propose the residual's fraction bits.
+    Calibrate(crate::commands::calibrate::Args),
     /// Look after the cache.
     Cache {
         /// What.
@@ -202,6 +205,12 @@ pub struct Synth {
     /// Rows of vocabulary [default: the published number].
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
     pub vocab: Option<u32>,
+    /// Other numbers in fields of the published configuration, for example hidden_size=256,num_experts=32.
+    #[arg(long, value_name = "FIELD=N,…", value_delimiter = ',', value_parser = field)]
+    pub set: Vec<(String, u32)>,
+    /// How the weights are distributed.
+    #[arg(long, value_enum, default_value_t = Profile::Plain)]
+    pub profile: Profile,
     /// Experts packed, two weights a byte (compressed-tensors), instead of in 8-bit containers.
     #[arg(long)]
     pub packed: bool,
@@ -214,6 +223,13 @@ pub struct Synth {
     /// Tokens of the prompt.
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..))]
     pub tokens: u16,
+}
+
+/// A field and its number.
+fn field(text: &str) -> Result<(String, u32), String> {
+    let (name, value) = text.split_once('=').ok_or("expected FIELD=N")?;
+    let value = value.parse().map_err(|_| format!("{value:?} is no whole number"))?;
+    Ok((name.into(), value))
 }
 
 /// What the weights of a synthetic delivery are stored as.

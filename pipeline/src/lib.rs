@@ -6,6 +6,7 @@
 pub mod action;
 pub mod budget;
 pub mod bytes;
+pub mod calibrate;
 pub mod check;
 pub mod cli;
 pub mod commands;

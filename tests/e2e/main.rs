@@ -15,6 +15,7 @@ mod gate;
 mod network;
 mod parameters;
 mod predict;
+mod stress;
 mod together;
 
 use mica_fetch::testing::edit_tensor;

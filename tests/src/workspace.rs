@@ -50,6 +50,21 @@ impl Workspace {
         workspace
     }
 
+    /// A synthetic delivery and its workspace, made by `mica synth` with these words.
+    ///
+    /// # Panics
+    /// If it cannot be made.
+    pub fn synthetic(binary: &str, words: &[&str]) -> Workspace {
+        let dir = tempfile::tempdir().expect("a temporary folder");
+        let made =
+            Mica::new(Path::new(binary)).arg("synth").arg("qwen3_5_35b_a3b").arg("--out").arg(dir.path());
+        words.iter().fold(made, |mica, word| mica.arg(word)).run().exits(0);
+        let text = fs::read_to_string(dir.path().join("workspace.toml")).expect("a workspace");
+        let config = text.parse().unwrap_or_else(|e| panic!("workspace.toml: {e}"));
+        let cache = Some(dir.path().join("cache"));
+        Workspace { dir, binary: binary.into(), cache, config }
+    }
+
     /// The same with one model alone, and nothing but its decode run.
     pub fn only(binary: &str, model: &str) -> Workspace {
         let mut workspace = Workspace::shipped(binary);

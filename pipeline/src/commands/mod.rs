@@ -3,6 +3,7 @@
 pub mod analyze;
 pub mod build;
 pub mod cache;
+pub mod calibrate;
 pub mod check;
 pub mod debug;
 pub mod fetch;
@@ -87,6 +88,7 @@ pub fn run(cli: &Cli) -> Result<u8, CliError> {
         Command::Tutorial(a) => tutorial::run(a),
         Command::Check(a) => check::run(cli.file.as_deref(), cli.cache.as_deref(), cli.offline, a),
         Command::Analyze(a) => analyze::run(cli.file.as_deref(), cli.cache.as_deref(), cli.offline, a),
+        Command::Calibrate(a) => calibrate::run(&workspace()?, cli.cache.as_deref(), a),
         Command::Cache { command } => cache::run(&workspace()?, cli.cache.as_deref(), command),
         Command::Completions { shell } => {
             let mut command = <Cli as clap::CommandFactory>::command();

@@ -28,10 +28,17 @@ pub fn run(s: &Synth) -> Result<u8, CliError> {
         return Err(CliError::Usage(format!("{path} is not empty; take a folder that is, or a new one")));
     }
     let usage = |e: &dyn std::fmt::Display| CliError::Usage(e.to_string());
-    let text = config(&s.model, s.layers, s.vocab, s.packed.then_some(GROUP)).map_err(|e| usage(&e))?;
+    let mut set = s.set.clone();
+    set.extend(s.vocab.map(|rows| ("vocab_size".to_string(), rows)));
+    let text = config(&s.model, s.layers, &set, s.packed.then_some(GROUP)).map_err(|e| usage(&e))?;
     let stack = describe(&s.model, &text).map_err(|e| usage(&e))?;
-    let form =
-        Form { seed: s.seed, quantized, packed: s.packed, distinct: s.distinct_layers.map(usize::from) };
+    let form = Form {
+        seed: s.seed,
+        quantized,
+        packed: s.packed,
+        distinct: s.distinct_layers.map(usize::from),
+        profile: s.profile,
+    };
     let tensors = delivery(&stack, &form).map_err(|e| usage(&e))?;
     let files = Files::plan(&tensors, s.shard_size.unwrap_or(u64::MAX));
     let parent = match s.out.parent() {
@@ -66,7 +73,7 @@ pub fn run(s: &Synth) -> Result<u8, CliError> {
     let out_name = s.out.display().to_string();
     let mut texts = vec![
         ("config.json", format!("{:#}\n", serde_json::Value::Object(text))),
-        (crate::workspace::FILE, workspace(&s.model, &out_name, CAPTURES)),
+        (crate::workspace::FILE, workspace(&s.model, s.profile, &out_name, CAPTURES)),
     ];
     texts.extend(files.index.clone());
     for (name, text) in texts {

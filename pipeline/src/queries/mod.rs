@@ -25,7 +25,7 @@ pub use kernel::linked;
 pub use pack::packed;
 pub use perplexity::{surprised, tokenized};
 pub use quantize::{FIGURES as FIGURES_KIND, quantized};
-pub use reference::referenced;
+pub use reference::{Ground, ground, referenced};
 pub use score::{KIND as SCORE_KIND, Report, scored};
 pub use segment::simulated;
 pub use source::{facts, fetched, planned, token_ids};

@@ -1,15 +1,18 @@
 //! References: the float64 evaluator on the very weights that the device runs on, dequantized.
 
-use super::source;
+use super::source::{self, Planned};
 use super::view::function;
 use super::{Db, ModelInput, Result, blob, need, output, planned, quantized, retriable, target, weights_of};
 use crate::action::{BodyError, Outcome, Produced, Request, action};
+use crate::error::NodeError;
 use crate::graph::Job;
-use mica_cache::Recipe;
+use mica_cache::{Blob, Recipe};
 use mica_models::decode::Carried;
 use mica_models::eval::{self, Data, Tensor};
+use mica_models::hir::Function;
 use mica_quantize::Dequantized;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// A part's reference over a block: its per-call results by name (float64 or int64, little-endian),
 /// `state.NAME` after the last call, and `rows.NAME` appended to each cache.
@@ -113,6 +116,31 @@ pub fn referenced(db: &dyn Db, model: ModelInput, part: usize, block: usize) -> 
         }
         Ok(made)
     })
+}
+
+/// What a part's reference is evaluated on.
+pub struct Ground {
+    /// The part's function.
+    pub function: Arc<Function>,
+    /// Where its weights lie.
+    pub plan: Arc<Planned>,
+    /// The weights.
+    pub segment: Blob,
+}
+
+/// The ground of a part whose weights are quantized.
+pub fn ground(db: &dyn Db, model: ModelInput, part: usize) -> Result<Ground> {
+    let (_, target) = target(db, model, Job::Quantize(part))?;
+    let (function, _) = need(&target, function(db, model, part))?;
+    let digest = need(&target, quantized(db, model, part))?.digest("segment");
+    let plan = need(&target, planned(db, model, part))?;
+    let segment = blob(db.env(), digest).map_err(|e| match e {
+        BodyError::Lost(d) => NodeError::Lost { target, blob: d.to_string() },
+        BodyError::Stage(message) | BodyError::Environment(message) => {
+            NodeError::Environment { target, message }
+        }
+    })?;
+    Ok(Ground { function, plan, segment })
 }
 
 /// A tensor's elements, little-endian.

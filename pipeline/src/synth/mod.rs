@@ -1,5 +1,5 @@
-//! Synthetic deliveries at a model's published dimensions: valid names and files, random weights, the same
-//! bits for the same seed on every machine.
+//! Synthetic deliveries at a model's published dimensions or others: valid names and files, random weights, the
+//! same bits for the same seed on every machine.
 //!
 //! They are what benchmarks and full-size runs work on where the published weights cannot be had. Nothing
 //! here holds more than a few mebibytes at a time, and nothing is learned from: the numbers mean nothing.
@@ -15,6 +15,7 @@ mod workspace;
 
 pub use files::{Files, Shard, write_file};
 pub use published::{config, cut};
+pub use statistics::{MASSIVE, Profile};
 pub use tensors::{Form, GROUP, Tensor, tensors};
 pub use values::{Stream, Values};
 pub use workspace::{recipe, workspace};
@@ -42,6 +43,24 @@ pub enum SynthError {
         asked: u16,
         /// Its own.
         published: u64,
+    },
+    /// A field that the configuration does not have as a number.
+    #[error("the configuration of {model} has no number {field:?}; there are {known}")]
+    Field {
+        /// The model.
+        model: String,
+        /// As asked for.
+        field: String,
+        /// Those that are numbers.
+        known: String,
+    },
+    /// Experts that can't be cut into groups.
+    #[error(
+        "experts of {columns} columns can't be cut into groups of {GROUP}; set hidden_size and moe_intermediate_size to multiples of it, or take --format bf16"
+    )]
+    Group {
+        /// Inputs of an expert's matrix.
+        columns: u64,
     },
     /// The description refused the configuration.
     #[error(transparent)]

@@ -4,12 +4,12 @@ use super::SynthError;
 use mica_models::registry::described;
 use serde_json::{Map, Value, json};
 
-/// The published configuration of a model, with its first so many layers and so many rows of vocabulary
-/// (the published number where `None`). `packed` states how packed experts of such a group are to be read.
+/// The published configuration of a model, with its first so many layers and other numbers in the fields
+/// named in `set`. `packed` states how packed experts of such a group are to be read.
 pub fn config(
     model: &str,
     layers: u16,
-    vocab: Option<u32>,
+    set: &[(String, u32)],
     packed: Option<u32>,
 ) -> Result<Map<String, Value>, SynthError> {
     let found = described().iter().find(|m| m.name == model).ok_or_else(|| SynthError::Model {
@@ -18,8 +18,20 @@ pub fn config(
     })?;
     let mut config = found.published_config()?;
     cut(model, &mut config, layers)?;
-    if let (Some(text), Some(vocab)) = (text_fields(&mut config), vocab) {
-        text.insert("vocab_size".into(), vocab.into());
+    if let Some(text) = text_fields(&mut config) {
+        for (field, value) in set {
+            match text.get_mut(field) {
+                Some(old) if old.is_u64() => *old = (*value).into(),
+                _ => {
+                    let known = text.iter().filter(|(_, v)| v.is_u64()).map(|(name, _)| name.as_str());
+                    return Err(SynthError::Field {
+                        model: model.into(),
+                        field: field.clone(),
+                        known: known.collect::<Vec<_>>().join(", "),
+                    });
+                }
+            }
+        }
     }
     if let Some(group) = packed {
         let weights = json!({

@@ -1,38 +1,221 @@
-//! What the weights of a synthetic delivery are like: uniform within `offset ± scale`, so chosen that a
-//! layer's branches add about a quarter of the residual's size and no router decides by rounding.
+//! What the weights of a synthetic delivery are like, by profile: uniform within `offset ± scale`, some rows
+//! of some weights otherwise.
 
-/// A role, half the width of its values and their middle; both are exact in float32.
-const STATED: &[(&str, f32, f32)] = &[
-    ("embed_tokens.weight", 0.031_25, 0.0),
-    ("lm_head.weight", 0.039_062_5, 0.0),
-    ("norm.weight", 0.25, 0.5),
-    ("input_layernorm.weight", 0.25, 0.125),
-    ("post_attention_layernorm.weight", 0.25, -0.125),
-    ("linear_attn.A_log", 1.5, -0.5),
-    ("linear_attn.dt_bias", 1.5, -2.0),
-    ("linear_attn.conv1d.weight", 0.75, 0.0),
-    ("linear_attn.norm.weight", 0.25, 1.0),
-    ("linear_attn.in_proj_a.weight", 0.019_531_25, 0.0),
-    ("linear_attn.in_proj_b.weight", 0.039_062_5, 0.0),
-    ("linear_attn.in_proj_qkv.weight", 0.039_062_5, 0.0),
-    ("linear_attn.in_proj_z.weight", 0.039_062_5, 0.0),
-    ("linear_attn.out_proj.weight", 0.011_718_75, 0.0),
-    ("self_attn.q_proj.weight", 0.039_062_5, 0.0),
-    ("self_attn.k_proj.weight", 0.039_062_5, 0.0),
-    ("self_attn.v_proj.weight", 0.039_062_5, 0.0),
-    ("self_attn.o_proj.weight", 0.011_718_75, 0.0),
-    ("self_attn.q_norm.weight", 0.25, 0.5),
-    ("self_attn.k_norm.weight", 0.25, 0.25),
-    ("mlp.gate.weight", 0.078_125, 0.0),
-    ("mlp.experts.gate_up_proj", 0.039_062_5, 0.0),
-    ("mlp.experts.down_proj", 0.078_125, 0.0),
-    ("mlp.shared_expert.gate_proj.weight", 0.039_062_5, 0.0),
-    ("mlp.shared_expert.up_proj.weight", 0.039_062_5, 0.0),
-    ("mlp.shared_expert.down_proj.weight", 0.039_062_5, 0.0),
-    ("mlp.shared_expert_gate.weight", 0.039_062_5, 0.0),
+use mica_models::Part;
+
+/// What a delivery's numbers are made to show.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum Profile {
+    /// At the published dimensions a layer's branches add about a quarter of the residual's size and no
+    /// router decides by rounding.
+    Plain,
+    /// A stack that is not easy, at any dimensions: branches turn the residual away from the embedding, one
+    /// of its channels is two hundred times the others, decays reach from 0 to 1, attention is sharp.
+    Stress,
+    /// The same, and layer by layer values near the limits of every format and function.
+    Limits,
+}
+
+/// The distribution of a weight.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Stated {
+    /// Half the width of the values.
+    pub scale: f32,
+    /// Their middle.
+    pub offset: f32,
+    /// Rows that are distributed otherwise.
+    pub rows: Vec<RowsApart>,
+    /// The role of the same shape whose numbers it has, where they are not its own.
+    pub numbers_of: Option<&'static str>,
+    /// Whether it is stored as floats where weights of its kind are integers, because signs matter.
+    pub floats: bool,
+}
+
+/// Rows of a weight (elements of a vector) with a distribution of their own.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RowsApart {
+    /// Rows after which they come again.
+    pub every: u64,
+    /// The row, in each run of `every`.
+    pub row: u64,
+    /// Half the width.
+    pub scale: f32,
+    /// The middle.
+    pub offset: f32,
+}
+
+/// The channel of the residual that is far larger than the others.
+pub const MASSIVE: u64 = 77;
+/// About how large.
+const SIZE: f32 = 300.0;
+/// The layer whose shared expert makes it so.
+const SOURCE: usize = 1;
+
+/// How a role's values are stated.
+#[derive(Clone, Copy)]
+enum Like {
+    /// Scale and offset themselves; exact in float32.
+    Span(f32, f32),
+    /// So that a row times a vector of root mean square 1 has this root mean square.
+    Gain(f32),
+}
+
+use Like::{Gain, Span};
+
+impl Like {
+    /// Scale and offset of a weight with so many inputs.
+    fn of(self, inputs: u64) -> (f32, f32) {
+        match self {
+            Span(scale, offset) => (scale, offset),
+            // a uniform value's variance is a third of its scale's square
+            Gain(gain) => (gain * (3.0 / inputs as f32).sqrt(), 0.0),
+        }
+    }
+}
+
+const PLAIN: &[(&str, Like)] = &[
+    ("embed_tokens.weight", Span(0.031_25, 0.0)),
+    ("lm_head.weight", Span(0.039_062_5, 0.0)),
+    ("norm.weight", Span(0.25, 0.5)),
+    ("input_layernorm.weight", Span(0.25, 0.125)),
+    ("post_attention_layernorm.weight", Span(0.25, -0.125)),
+    ("linear_attn.A_log", Span(1.5, -0.5)),
+    ("linear_attn.dt_bias", Span(1.5, -2.0)),
+    ("linear_attn.conv1d.weight", Span(0.75, 0.0)),
+    ("linear_attn.norm.weight", Span(0.25, 1.0)),
+    ("linear_attn.in_proj_a.weight", Span(0.019_531_25, 0.0)),
+    ("linear_attn.in_proj_b.weight", Span(0.039_062_5, 0.0)),
+    ("linear_attn.in_proj_qkv.weight", Span(0.039_062_5, 0.0)),
+    ("linear_attn.in_proj_z.weight", Span(0.039_062_5, 0.0)),
+    ("linear_attn.out_proj.weight", Span(0.011_718_75, 0.0)),
+    ("self_attn.q_proj.weight", Span(0.039_062_5, 0.0)),
+    ("self_attn.k_proj.weight", Span(0.039_062_5, 0.0)),
+    ("self_attn.v_proj.weight", Span(0.039_062_5, 0.0)),
+    ("self_attn.o_proj.weight", Span(0.011_718_75, 0.0)),
+    ("self_attn.q_norm.weight", Span(0.25, 0.5)),
+    ("self_attn.k_norm.weight", Span(0.25, 0.25)),
+    ("mlp.gate.weight", Span(0.078_125, 0.0)),
+    ("mlp.experts.gate_up_proj", Span(0.039_062_5, 0.0)),
+    ("mlp.experts.down_proj", Span(0.078_125, 0.0)),
+    ("mlp.shared_expert.gate_proj.weight", Span(0.039_062_5, 0.0)),
+    ("mlp.shared_expert.up_proj.weight", Span(0.039_062_5, 0.0)),
+    ("mlp.shared_expert.down_proj.weight", Span(0.039_062_5, 0.0)),
+    ("mlp.shared_expert_gate.weight", Span(0.039_062_5, 0.0)),
 ];
 
-/// Scale and offset of a role's values.
-pub fn of(role: &str) -> Option<(f32, f32)> {
-    STATED.iter().find(|s| s.0 == role).map(|s| (s.1, s.2))
+/// Norms store their weight less one, except the DeltaNet's.
+const STRESS: &[(&str, Like)] = &[
+    ("embed_tokens.weight", Span(0.25, 0.0)),
+    ("lm_head.weight", Gain(2.0)),
+    ("norm.weight", Span(0.25, 1.0)),
+    ("input_layernorm.weight", Span(0.25, 0.0)),
+    ("post_attention_layernorm.weight", Span(0.25, 0.0)),
+    ("linear_attn.A_log", Span(3.0, -0.5)),
+    ("linear_attn.dt_bias", Span(4.0, -2.0)),
+    ("linear_attn.conv1d.weight", Gain(1.5)),
+    ("linear_attn.norm.weight", Span(0.25, 1.0)),
+    ("linear_attn.in_proj_a.weight", Gain(1.0)),
+    ("linear_attn.in_proj_b.weight", Gain(2.0)),
+    ("linear_attn.in_proj_qkv.weight", Gain(1.0)),
+    ("linear_attn.in_proj_z.weight", Gain(1.0)),
+    ("linear_attn.out_proj.weight", Gain(0.8)),
+    ("self_attn.q_proj.weight", Gain(1.0)),
+    ("self_attn.k_proj.weight", Gain(1.0)),
+    ("self_attn.v_proj.weight", Gain(1.0)),
+    ("self_attn.o_proj.weight", Gain(1.5)),
+    ("self_attn.q_norm.weight", Span(0.5, 1.0)),
+    ("self_attn.k_norm.weight", Span(0.5, 1.0)),
+    ("mlp.gate.weight", Gain(1.5)),
+    ("mlp.experts.gate_up_proj", Gain(1.0)),
+    ("mlp.experts.down_proj", Gain(0.6)),
+    ("mlp.shared_expert.gate_proj.weight", Gain(1.0)),
+    ("mlp.shared_expert.up_proj.weight", Gain(1.0)),
+    ("mlp.shared_expert.down_proj.weight", Gain(0.6)),
+    ("mlp.shared_expert_gate.weight", Gain(1.0)),
+];
+
+/// What a layer of `Limits` has otherwise than `Stress`: the layer, a role, its values.
+const LIMITS: &[(usize, &str, Like)] = &[
+    // the ends of sigmoid, softplus and exp: decays of 0 and of 1
+    (0, "linear_attn.in_proj_b.weight", Gain(40.0)),
+    (0, "linear_attn.in_proj_a.weight", Gain(8.0)),
+    (0, "linear_attn.A_log", Span(8.0, 0.0)),
+    (0, "linear_attn.dt_bias", Span(28.0, 0.0)),
+    // the ends of silu
+    (1, "linear_attn.conv1d.weight", Gain(60.0)),
+    (1, "linear_attn.in_proj_z.weight", Gain(60.0)),
+    // a router that can hardly tell its experts apart
+    (2, "mlp.gate.weight", Gain(0.000_488_281_25)),
+    // a softmax that takes one position and leaves e^-100 of others
+    (3, "self_attn.q_norm.weight", Span(4.0, 8.0)),
+    (3, "self_attn.k_norm.weight", Span(4.0, 8.0)),
+    // vectors that a norm finds smaller than its epsilon
+    (4, "linear_attn.in_proj_qkv.weight", Gain(0.000_061_035_156_25)),
+    (7, "self_attn.q_proj.weight", Gain(0.000_061_035_156_25)),
+    (7, "self_attn.k_proj.weight", Gain(0.000_061_035_156_25)),
+    // vectors that only just fit float16
+    (6, "mlp.shared_expert.gate_proj.weight", Gain(24.0)),
+    (6, "mlp.shared_expert.up_proj.weight", Gain(24.0)),
+    (6, "mlp.shared_expert.down_proj.weight", Gain(0.000_488_281_25)),
+];
+
+/// The layer of `Limits` whose experts have scales at both ends of float16.
+const SCALES: usize = 5;
+
+/// How a role of a part is distributed. `shape` is the weight's, as published; `hidden` the residual's length.
+pub fn of(profile: Profile, part: Part, role: &str, shape: &[u64], hidden: u64) -> Option<Stated> {
+    let table = match profile {
+        Profile::Plain => PLAIN,
+        Profile::Stress | Profile::Limits => STRESS,
+    };
+    let mut like = table.iter().find(|s| s.0 == role)?.1;
+    let inputs = shape.last().copied().unwrap_or(1);
+    let (mut rows, mut numbers_of, mut floats) = (Vec::new(), None, false);
+    if profile != Profile::Plain {
+        let source = part == Part::Layer(SOURCE);
+        let after = matches!(part, Part::Layer(i) if i > SOURCE);
+        let (channel, every) = (MASSIVE % hidden, hidden);
+        let apart = |scale, offset| RowsApart { every, row: channel, scale, offset };
+        match role {
+            // with equal numbers the gated values are squares, so a row of positive weights gives every token
+            // about the same
+            "mlp.shared_expert.up_proj.weight" if source => {
+                numbers_of = Some("mlp.shared_expert.gate_proj.weight");
+            }
+            "mlp.shared_expert.down_proj.weight" if source => {
+                floats = true;
+                rows.push(apart(0.0, SIZE / (0.33 * inputs as f32)));
+            }
+            "mlp.shared_expert_gate.weight" if source => like = Gain(0.125),
+            // the large channel makes the root mean square large: the norms bring the others back and it down
+            "input_layernorm.weight" | "post_attention_layernorm.weight" if after => {
+                like = Span(0.25, SIZE / (hidden as f32).sqrt() / 6.0 - 1.0);
+                rows.push(apart(0.0, -0.75));
+            }
+            "norm.weight" => rows.push(apart(0.0, -0.9375)),
+            _ => {}
+        }
+    }
+    if profile == Profile::Limits
+        && let Part::Layer(layer) = part
+    {
+        if let Some(own) = LIMITS.iter().find(|l| l.0 == layer && l.1 == role) {
+            like = own.2;
+        }
+        if layer == SCALES && role == "mlp.experts.gate_up_proj" {
+            // a gate by float16's smallest scale times the value above it by its largest
+            let both = shape[1];
+            let tiny = RowsApart { every: both, row: 0, scale: 8.0 * 5.960_464_5e-8, offset: 0.0 };
+            rows.push(tiny);
+            rows.push(RowsApart { every: both, row: both / 2, scale: 8.0 * 52_000.0, offset: 0.0 });
+        }
+    }
+    let (scale, offset) = like.of(inputs);
+    Some(Stated { scale, offset, rows, numbers_of, floats })
+}
+
+/// Whether a matrix decides or gates, and so is never quantized.
+pub fn decides(role: &str) -> bool {
+    let names = ["mlp.gate", "mlp.shared_expert_gate", "linear_attn.in_proj_a", "linear_attn.in_proj_b"];
+    role.strip_suffix(".weight").is_some_and(|r| names.contains(&r))
 }

@@ -1,7 +1,9 @@
 //! Which tensors a delivery has: names and shapes from the model's own description, values by statistics.
 
+use super::statistics::{RowsApart, Stated};
+use super::values::Apart;
 use super::values::Float;
-use super::{Stream, SynthError, Values, statistics};
+use super::{Profile, Stream, SynthError, Values, statistics};
 use mica_models::analysis::{WeightUse, weight_uses};
 use mica_models::naming::{SourceForm, WeightSource, expert_name, sources};
 use mica_models::{Part, Stack};
@@ -20,6 +22,8 @@ pub struct Form {
     pub packed: bool,
     /// Layers whose bytes differ; layer i has those of layer i modulo this.
     pub distinct: Option<usize>,
+    /// How the numbers are distributed.
+    pub profile: Profile,
 }
 
 /// One tensor of a delivery.
@@ -61,19 +65,32 @@ pub fn tensors(stack: &Stack, part: Part, form: &Form) -> Result<Vec<Tensor>, Sy
         _ => part,
     };
     let mut all = Vec::new();
-    for (source, like) in sources(stack, part)?.iter().zip(sources(stack, like)?) {
+    for (source, like_source) in sources(stack, part)?.iter().zip(sources(stack, like)?) {
         let usage = uses.get(&source.role).copied().unwrap_or(WeightUse::Vector);
-        let (scale, offset) = statistics::of(&source.role)
+        let shape = &source.published_shape;
+        let stated = statistics::of(form.profile, like, &source.role, shape, stack.facts.hidden)
             .ok_or_else(|| SynthError::Statistics { role: source.role.clone() })?;
-        let (name, stream) = (whole(source), Stream::new(form.seed, &whole(&like)));
-        let w = Weight { source, like: &like, name, stream, scale, offset, seed: form.seed };
+        // the usual name of the weight whose numbers this one has
+        let mut numbers = whole(&like_source);
+        if let Some(role) = stated.numbers_of {
+            numbers = numbers.replace(&source.role, role);
+        }
+        let (name, stream) = (whole(source), Stream::new(form.seed, &numbers));
+        let floats = stated.floats || statistics::decides(&source.role);
+        let w = Weight { source, numbers, name, stream, stated, seed: form.seed };
+        if usage == WeightUse::Experts
+            && form.quantized
+            && let Some(columns) = shape.last().filter(|n| !n.is_multiple_of(GROUP.into()))
+        {
+            return Err(SynthError::Group { columns: *columns });
+        }
         match usage {
             WeightUse::Experts if form.quantized && form.packed => w.packed(&mut all),
             WeightUse::Experts if form.quantized => {
                 w.quantized(Values::Nibbles, 8.0, GROUP.into(), Float::F16, &mut all);
             }
             // the routers and the gates decide, and stay as they are
-            WeightUse::Matrix | WeightUse::Table if form.quantized && !is_small(source) => {
+            WeightUse::Matrix | WeightUse::Table if form.quantized && !floats => {
                 let cols = source.published_shape.last().copied().unwrap_or(1);
                 w.quantized(Values::Bytes, 128.0, cols, Float::F32, &mut all);
             }
@@ -92,18 +109,12 @@ fn whole(source: &WeightSource) -> String {
     names.unwrap_or(&source.role).clone()
 }
 
-/// Matrices too small or too decisive to be quantized.
-fn is_small(source: &WeightSource) -> bool {
-    source.published_shape.first().is_some_and(|&rows| rows <= 256)
-}
-
 struct Weight<'a> {
     source: &'a WeightSource,
-    like: &'a WeightSource,
+    numbers: String,
     name: String,
     stream: Stream,
-    scale: f32,
-    offset: f32,
+    stated: Stated,
     seed: u64,
 }
 
@@ -117,28 +128,43 @@ impl Weight<'_> {
             name: self.name.clone(),
             dtype,
             shape: self.source.published_shape.clone(),
-            values: Values::Uniform { scale: self.scale, offset: self.offset, float },
+            values: self.uniform(float),
             stream: self.stream,
             first: 0,
         }
     }
 
-    /// The scales' values: the step of integers that reach to ±`top`, a quarter up or down.
-    fn scales(&self, top: f32, float: Float) -> Values {
-        let step = self.scale / top;
-        Values::Uniform { scale: step / 4.0, offset: step, float }
+    /// The scales' values, so many a row: the step of integers that reach to ±`top`, a quarter up or down.
+    fn scales(&self, top: f32, row: u64, float: Float) -> Values {
+        let values = |scale: f32| (scale / top / 4.0, scale / top);
+        let (scale, offset) = values(self.stated.scale);
+        let own = self.stated.rows.iter().map(|r| (r, values(r.scale)));
+        Values::Uniform { scale, offset, float, apart: apart(own, row) }
     }
 
     fn scale_stream(&self) -> Stream {
-        Stream::new(self.seed, &scale_name(&whole(self.like)))
+        Stream::new(self.seed, &scale_name(&self.numbers))
+    }
+
+    /// Values as stated.
+    fn uniform(&self, float: Float) -> Values {
+        let Stated { scale, offset, rows, .. } = &self.stated;
+        // an element of a vector is a row
+        let row = match self.source.published_shape.as_slice() {
+            [.., _, columns] => *columns,
+            _ => 1,
+        };
+        let own = rows.iter().map(|r| (r, (r.scale, r.offset)));
+        Values::Uniform { scale: *scale, offset: *offset, float, apart: apart(own, row) }
     }
 
     /// Integers and their scales, `group` columns each.
     fn quantized(&self, values: Values, top: f32, group: u64, float: Float, all: &mut Vec<Tensor>) {
         let shape = self.source.published_shape.clone();
         let mut scales = shape.clone();
+        let row = shape.last().copied().unwrap_or(1) / group;
         if let Some(last) = scales.last_mut() {
-            *last /= group;
+            *last = row;
         }
         let dtype = if float == Float::F16 { "F16" } else { "F32" };
         all.push(Tensor {
@@ -153,7 +179,7 @@ impl Weight<'_> {
             name: scale_name(&self.name),
             dtype,
             shape: scales,
-            values: self.scales(top, float),
+            values: self.scales(top, row, float),
             stream: self.scale_stream(),
             first: 0,
         });
@@ -171,7 +197,7 @@ impl Weight<'_> {
         };
         let (rows, cols) = (piece[0], piece[1]);
         let groups = cols / u64::from(GROUP);
-        let scales = self.scales(8.0, Float::F16);
+        let scales = self.scales(8.0, groups, Float::F16);
         let pieces = (0..experts).flat_map(|e| templates.iter().map(move |t| expert_name(t, e)));
         for (n, name) in (0..).zip(pieces) {
             let base = name.strip_suffix(".weight").unwrap_or(&name);
@@ -205,6 +231,17 @@ impl Weight<'_> {
             ]);
         }
     }
+}
+
+/// Rows apart as elements, `row` a row, each with its own scale and offset.
+fn apart<'a>(rows: impl Iterator<Item = (&'a RowsApart, (f32, f32))>, row: u64) -> Vec<Apart> {
+    let one = |(r, (scale, offset)): (&RowsApart, (f32, f32))| Apart {
+        every: r.every * row,
+        places: r.row * row..(r.row + 1) * row,
+        scale,
+        offset,
+    };
+    rows.map(one).collect()
 }
 
 /// The name of a tensor's scales.

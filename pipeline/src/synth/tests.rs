@@ -1,6 +1,6 @@
 //! What a delivery's tensors are, against the table that another generator was made by.
 
-use super::{Form, SynthError, Tensor, Values, config, delivery};
+use super::{Form, MASSIVE, Profile, SynthError, Tensor, Values, config, delivery};
 use mica_models::describe;
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -10,11 +10,11 @@ const MODEL: &str = "qwen3_5_35b_a3b";
 const PRODUCTION: &str = include_str!("../../../tests/delivery/production/production.json");
 
 fn form(quantized: bool, packed: bool) -> Form {
-    Form { seed: 10, quantized, packed, distinct: None }
+    Form { seed: 10, quantized, packed, distinct: None, profile: Profile::Plain }
 }
 
 fn all(layers: u16, form: &Form) -> Result<BTreeMap<String, Tensor>, SynthError> {
-    let stack = describe(MODEL, &config(MODEL, layers, Some(512), None)?)?;
+    let stack = describe(MODEL, &config(MODEL, layers, &[("vocab_size".into(), 512)], None)?)?;
     Ok(delivery(&stack, form)?.into_iter().map(|t| (t.name.clone(), t)).collect())
 }
 
@@ -92,6 +92,63 @@ fn packing_changes_no_weight() {
         let shape = bytes(&packed[&format!("{layer}{piece}.weight_shape")], 16);
         assert_eq!(shape, [rows.to_le_bytes(), cols.to_le_bytes()].concat());
     }
+}
+
+/// The rows, ends and scales that `Limits` and `Stress` are for.
+#[test]
+fn stressed_weights_are_where_they_are_said_to_be() {
+    let of = |profile| all(8, &Form { profile, ..form(true, false) }).unwrap();
+    let (stress, limits) = (of(Profile::Stress), of(Profile::Limits));
+    let name = |layer: usize, rest: &str| format!("model.language_model.layers.{layer}.{rest}");
+    let floats = |t: &Tensor, from: u64, n: usize| -> Vec<f32> {
+        let mut raw = vec![0; n * t.bytes() as usize / t.shape.iter().product::<u64>() as usize];
+        let at = from * t.bytes() / t.shape.iter().product::<u64>();
+        t.values.fill(t.stream, t.first, at, &mut raw);
+        match t.dtype {
+            "F16" => raw.as_chunks().0.iter().map(|b| half::f16::from_le_bytes(*b).to_f32()).collect(),
+            "F32" => raw.as_chunks().0.iter().map(|b| f32::from_le_bytes(*b)).collect(),
+            _ => raw.as_chunks().0.iter().map(|b| half::bf16::from_le_bytes(*b).to_f32()).collect(),
+        }
+    };
+    // a row of equal weights makes the massive channel, and the norms after it take it down
+    let down = &stress[&name(1, "mlp.shared_expert.down_proj.weight")];
+    assert_eq!((down.dtype, down.shape.as_slice()), ("BF16", &[2048, 512][..]));
+    let row = floats(down, MASSIVE * 512, 512);
+    assert!(row[0] > 1.0 && row.iter().all(|v| *v == row[0]));
+    assert!(floats(down, (MASSIVE + 1) * 512, 512).iter().all(|v| v.abs() < 0.1));
+    let gate = &stress[&name(1, "mlp.shared_expert.gate_proj.weight")];
+    let up = &stress[&name(1, "mlp.shared_expert.up_proj.weight")];
+    assert_eq!(bytes(gate, 4096), bytes(up, 4096));
+    let norm = floats(&stress[&name(2, "input_layernorm.weight")], 0, 2048);
+    assert_eq!(norm[MASSIVE as usize], -0.75);
+    assert!(norm.iter().enumerate().all(|(i, v)| i as u64 == MASSIVE || *v > -0.3));
+    // scales at both ends of float16, in every expert, and codes at both ends
+    let scales = &limits[&name(5, "mlp.experts.gate_up_proj.w_scale")];
+    assert_eq!((scales.dtype, scales.shape.as_slice()), ("F16", &[256, 1024, 16][..]));
+    for expert in [0, 255] {
+        let smallest = floats(scales, expert * 1024 * 16, 16);
+        assert!(smallest.iter().all(|v| *v == half::f16::from_bits(1).to_f32()), "{smallest:?}");
+        let largest = floats(scales, (expert * 1024 + 512) * 16, 16);
+        assert!(largest.iter().all(|v| (32_768.0..=65_504.0).contains(v)), "{largest:?}");
+    }
+    for (tensor, ends) in [("mlp.experts.down_proj", [-8, 7]), ("self_attn.q_proj.weight", [-128, 127])] {
+        let codes = bytes(&limits[&name(7, tensor)], 1 << 16);
+        assert!(ends.iter().all(|end| codes.contains(&(*end as i8 as u8))), "{tensor}");
+    }
+}
+
+#[test]
+fn fields_and_groups_that_do_not_fit_are_named() {
+    let of = |field: &str, value| {
+        let config = config(MODEL, 4, &[(field.into(), value)], None)?;
+        delivery(&describe(MODEL, &config)?, &form(true, false))
+    };
+    let said = |field, value| of(field, value).map(|all| all.len()).unwrap_err().to_string();
+    assert!(said("hiden_size", 256).contains("no number \"hiden_size\"; there are"));
+    assert!(
+        said("moe_intermediate_size", 192).contains("experts of 192 columns can't be cut into groups of 128")
+    );
+    assert!(of("hidden_size", 256).is_ok());
 }
 
 #[test]

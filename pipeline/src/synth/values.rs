@@ -6,6 +6,7 @@
 //! sixteen, the lowest bits first.
 
 use half::{bf16, f16};
+use std::ops::Range;
 
 /// The words of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,6 +48,20 @@ pub enum Float {
     F32,
 }
 
+/// Elements that are distributed otherwise than the rest of their tensor: those whose place in each run of
+/// `every` elements is in a range.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Apart {
+    /// Elements after which they come again.
+    pub every: u64,
+    /// Their places in such a run.
+    pub places: Range<u64>,
+    /// Half the width.
+    pub scale: f32,
+    /// The middle.
+    pub offset: f32,
+}
+
 /// What the elements of a tensor are.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Values {
@@ -58,6 +73,8 @@ pub enum Values {
         offset: f32,
         /// Stored as.
         float: Float,
+        /// Elements that are distributed otherwise; the first that has an element decides.
+        apart: Vec<Apart>,
     },
     /// Uniform 8-bit integers.
     Bytes,
@@ -77,8 +94,12 @@ impl Values {
     /// `first` of its stream, a multiple of 16.
     pub fn fill(&self, stream: Stream, first: u64, at: u64, out: &mut [u8]) {
         match self {
-            Values::Uniform { scale, offset, float } => {
-                let value = |i: u64| scale * stream.unit(i) + offset;
+            Values::Uniform { scale, offset, float, apart } => {
+                let value = |i: u64| {
+                    let own = apart.iter().find(|a| a.places.contains(&(i % a.every)));
+                    let (scale, offset) = own.map_or((*scale, *offset), |a| (a.scale, a.offset));
+                    scale * stream.unit(i) + offset
+                };
                 match float {
                     Float::Bf16 => put(out, first + at / 2, |i| bf16::from_f32(value(i)).to_le_bytes()),
                     Float::F16 => put(out, first + at / 2, |i| f16::from_f32(value(i)).to_le_bytes()),
@@ -124,7 +145,8 @@ mod tests {
     #[test]
     fn parts_are_parts_of_the_whole() {
         let s = Stream::new(3, "a");
-        let uniform = |float| Values::Uniform { scale: 0.5, offset: 0.25, float };
+        let apart = vec![Apart { every: 7, places: 2..4, scale: 2.0, offset: 8.0 }];
+        let uniform = |float| Values::Uniform { scale: 0.5, offset: 0.25, float, apart: apart.clone() };
         let kinds = [uniform(Float::Bf16), uniform(Float::F16), uniform(Float::F32), Values::Bytes];
         for v in kinds.into_iter().chain([Values::Nibbles, Values::Packed, Values::Given((0..60).collect())])
         {
@@ -135,6 +157,18 @@ mod tests {
                 v.fill(s, 32, at as u64, &mut part);
                 assert_eq!(part, whole[at..at + part.len()], "{v:?} {at}");
             }
+        }
+    }
+
+    #[test]
+    fn elements_apart_are_where_they_are_said_to_be() {
+        let apart = vec![Apart { every: 7, places: 2..4, scale: 2.0, offset: 8.0 }];
+        let values = Values::Uniform { scale: 0.5, offset: 0.25, float: Float::F32, apart };
+        let mut bytes = vec![0; 4 * 64];
+        values.fill(Stream::new(3, "a"), 16, 0, &mut bytes);
+        for (i, b) in (16u64..).zip(bytes.as_chunks::<4>().0) {
+            let large = f32::from_le_bytes(*b) >= 6.0;
+            assert_eq!(large, (2..4).contains(&(i % 7)), "{i}");
         }
     }
 

@@ -1,15 +1,20 @@
 //! The workspace file that goes with a synthetic delivery.
 
-use super::GROUP;
+use super::{GROUP, Profile};
 use crate::error::CliError;
 use crate::workspace::parse;
 use mica_quantize::Recipe;
 use std::path::Path;
 
 /// A workspace whose one model is `model`, with the delivery in the workspace's own folder.
-pub fn workspace(model: &str, out: &str, captures: &str) -> String {
+pub fn workspace(model: &str, profile: Profile, out: &str, captures: &str) -> String {
+    // a hard stack is held to what it is made for, a direction kept over all its layers
+    let (cosine, ratio) = match profile {
+        Profile::Plain => ("0.99999", "0.001"),
+        Profile::Stress | Profile::Limits => ("0.999", "0.01"),
+    };
     format!(
-        r#"# A synthetic delivery at the published dimensions of {model}: `mica -C {out} build`.
+        r#"# A synthetic delivery of {model}: `mica -C {out} build`.
 # The captures are made up and labelled so: they satisfy no gate that asks for the published implementation.
 default = "decode"
 
@@ -51,15 +56,15 @@ frac = 20
 
 [gates.decode]
 chain_cosine = 0.95
-layer_cosine = 0.99999
-layer_norm_ratio = 0.001
+layer_cosine = {cosine}
+layer_norm_ratio = {ratio}
 "#
     )
 }
 
 /// The recipe of that workspace: the published formats of a W4A16 delivery.
 pub fn recipe() -> Result<Recipe, CliError> {
-    let config = parse(Path::new("the synthetic workspace"), &workspace("", "", ""))?;
+    let config = parse(Path::new("the synthetic workspace"), &workspace("", Profile::Plain, "", ""))?;
     let named = config.recipe.into_values().next();
     named.ok_or_else(|| CliError::Usage("the synthetic workspace has no recipe".into()))
 }
@@ -68,7 +73,8 @@ pub fn recipe() -> Result<Recipe, CliError> {
 mod tests {
     #[test]
     fn it_parses() {
-        let text = super::workspace("qwen3_5_35b_a3b", "out", "captures.safetensors");
+        let profile = crate::synth::Profile::Plain;
+        let text = super::workspace("qwen3_5_35b_a3b", profile, "out", "captures.safetensors");
         let parsed = crate::workspace::parse(std::path::Path::new("w"), &text).unwrap();
         assert_eq!(parsed.model["full"].description, "qwen3_5_35b_a3b");
     }

@@ -10,6 +10,7 @@
 //! the device's own weights is held to the tight bounds always.
 
 mod compare;
+mod difficulty;
 mod divergence;
 mod gates;
 mod inputs;
@@ -26,6 +27,7 @@ mod tests;
 #[cfg(test)]
 mod text_tests;
 
+pub use difficulty::{Difficulty, Margins, Peak};
 pub use divergence::{Cell, DivergenceRow, FirstDivergence};
 pub use inputs::{
     Branch, CaptureChain, CaptureLabel, Chain, Counters, DecodeInputs, Precision, Source, Stack,
@@ -54,6 +56,7 @@ pub fn score_decode(inputs: &DecodeInputs<'_>, thresholds: &Thresholds) -> Resul
         divergence: divergence::first(inputs, thresholds, &compared),
         perplexity: report::perplexities(inputs)?,
         shares: report::shares(inputs)?,
+        difficulty: difficulty::of(inputs, thresholds.near_zero)?,
         routing,
         tokens,
     })

@@ -3,7 +3,9 @@
 //! It knows the report alone; how ids become text is the caller's, and so is where the text goes.
 
 use super::divergence::Cell;
-use super::{CaptureLabel, DecodeReport, FirstDivergence, Precision, Routing, Source, TokenScore};
+use super::{
+    CaptureLabel, DecodeReport, Difficulty, FirstDivergence, Peak, Precision, Routing, Source, TokenScore,
+};
 use crate::Verdict;
 use crate::gate;
 use crate::metrics::{Divergence, Perplexity, Scale};
@@ -65,6 +67,7 @@ fn write_report(out: &mut String, report: &DecodeReport, texts: &Texts<'_>) -> f
     writeln!(out, "predicted [{}]", predicted.join(", "))?;
     write_perplexity(out, report)?;
     write_routing(out, &report.routing)?;
+    write_difficulty(out, &report.difficulty)?;
     if let Some(shares) = &report.shares {
         let (min, median, layers) = (shares.min * 100.0, shares.median * 100.0, shares.layers.len());
         writeln!(out, "shared-expert share over {layers} layers: min {min:.3}%, median {median:.3}%")?;
@@ -169,6 +172,28 @@ fn write_routing(out: &mut String, routing: &Routing) -> fmt::Result {
         writeln!(out, "  and {} more", flips.len() - LISTED_FLIPS)?;
     }
     Ok(())
+}
+
+fn write_difficulty(out: &mut String, d: &Difficulty) -> fmt::Result {
+    let Peak { value, channel, place, token } = d.peak;
+    writeln!(
+        out,
+        "float64 chain: residual up to {value:.4} (channel {channel}, {place}, token {token}), the last without that channel {:.4} rms",
+        d.rest
+    )?;
+    let margins = d.margins.map(|m| format!("{:.3e} least, {:.3e} median", m.least, m.median));
+    writeln!(
+        out,
+        "  cosine of embedding and last residual at most {:.4}, and post-norm hidden {:.4}; router margins {}",
+        d.embed_to_last,
+        d.embed_to_hidden,
+        margins.unwrap_or_else(|| "none".into())
+    )?;
+    writeln!(
+        out,
+        "  without that channel, routing forced: worst layer cosine {:.8} (layer {})",
+        d.forced_without_peak, d.forced_layer
+    )
 }
 
 fn write_divergence(

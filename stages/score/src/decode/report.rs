@@ -1,6 +1,6 @@
 //! What a scored decode run says, as data.
 
-use super::{CaptureLabel, DecodeInputs, FirstDivergence, Place, Routing, Stack, TokenScore};
+use super::{CaptureLabel, DecodeInputs, Difficulty, FirstDivergence, Place, Routing, Stack, TokenScore};
 use crate::metrics::{Branching, Divergence, Perplexity};
 use crate::{Gate, ScoreError, Verdict};
 use serde::{Deserialize, Serialize};
@@ -26,6 +26,8 @@ pub struct DecodeReport {
     pub perplexity: Option<Perplexities>,
     /// What the shared expert adds, if it was kept. Not gated.
     pub shares: Option<Shares>,
+    /// How hard the run is to follow. Not gated.
+    pub difficulty: Difficulty,
 }
 
 impl DecodeReport {

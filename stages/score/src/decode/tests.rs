@@ -13,6 +13,32 @@ fn failed(report: &DecodeReport) -> Vec<&str> {
     names(report, |verdict| *verdict == Verdict::Fail)
 }
 
+/// A channel that is far larger than all others makes every cosine 1; the figures without it do not.
+#[test]
+fn one_large_channel_hides_nothing() {
+    let report = |broken: f64| {
+        let large = |f: &mut Fixture| {
+            let runs = [&mut f.reference, &mut f.forced, &mut f.free];
+            for layer in runs.into_iter().flat_map(|run| &mut run.layers) {
+                layer.iter_mut().skip(3).step_by(HIDDEN).for_each(|v| *v = -1e6);
+            }
+            f.forced.layers[1][4] *= broken;
+        };
+        Fixture::new(TIGHT).with(large).with(|f| f.parts = None).score()
+    };
+    let (sound, broken) = (report(1.0), report(-1.0));
+    assert!(!failed(&broken).contains(&"layer-cosine-vs-float64"), "{:?}", failed(&broken));
+    let peak = broken.difficulty.peak;
+    assert_eq!((peak.value, peak.channel, peak.place, peak.token), (-1e6, 3, Place::Layer(0), 0));
+    assert!(broken.difficulty.rest < 1.0);
+    assert!(sound.difficulty.forced_without_peak > 0.999_999);
+    assert!(broken.difficulty.forced_without_peak < 0.99, "{:?}", broken.difficulty);
+    assert_eq!(broken.difficulty.forced_layer, 1);
+    // of every token the third expert is half a logit behind the second
+    let margins = broken.difficulty.margins.unwrap();
+    assert_eq!((margins.choices, margins.least, margins.median), (6, 0.5, 0.5));
+}
+
 type Twin = (&'static str, fn(&mut Fixture), &'static [&'static str]);
 
 const LAYER_COSINES: [&str; 2] = ["layer-cosine-vs-capture", "layer-cosine-vs-float64"];

@@ -1,0 +1,146 @@
+//! Deliveries that are made to be hard: followed by the device, measured by `calibrate`, and refused by the
+//! gates where the machine has not the room.
+
+use crate::MICA;
+use mica_fetch::testing::edit_tensor;
+use mica_tests::{Run, Workspace};
+use serde_json::Value;
+use std::collections::BTreeSet;
+use std::path::Path;
+
+/// Dimensions at which a layer takes no time.
+const SMALL: &str = "hidden_size=128,num_experts=16,num_experts_per_tok=4,moe_intermediate_size=128,\
+    shared_expert_intermediate_size=128,num_attention_heads=4,head_dim=64,linear_num_key_heads=2,\
+    linear_num_value_heads=4,linear_key_head_dim=32,linear_value_head_dim=32";
+const SCORE: &str = "score:full.decode";
+
+fn made(profile: &str, layers: &str) -> Workspace {
+    let words = ["--profile", profile, "--layers", layers, "--vocab", "512", "--tokens", "8", "--set", SMALL];
+    Workspace::synthetic(MICA, &words)
+}
+
+/// Scores; the captures are made up, so that the gates on captures are not run and the exit says so.
+fn scored(w: &Workspace) -> (Run, Value) {
+    let run = w.build(&[SCORE, "--json"]).exits(1);
+    let document: Value = serde_json::from_str(&run.stdout).unwrap();
+    let report = document["reports"][0]["score"]["decode"].clone();
+    (run, report)
+}
+
+fn failed(run: &Run) -> BTreeSet<String> {
+    let gates = run.gates(SCORE);
+    assert_eq!(gates["saturations"].is_some(), true, "{gates:?}");
+    gates.into_iter().filter(|g| g.1 == Some(false)).map(|g| g.0.to_string()).collect()
+}
+
+fn calibrated(w: &Workspace) -> Value {
+    let run = w.mica(&["calibrate", "--json"]).run().exits(0);
+    serde_json::from_str::<Value>(&run.stdout).unwrap()["models"][0].clone()
+}
+
+/// Forty layers with one massive channel, at dimensions of no weight; `docs/accuracy.md` has the larger run.
+#[test]
+fn a_stack_that_is_not_easy_is_followed() {
+    let w = made("stress", "40");
+    let (run, report) = scored(&w);
+    assert_eq!(failed(&run), BTreeSet::new());
+    let d = &report["difficulty"];
+    let figure = |name: &str| d[name].as_f64().unwrap();
+    // what makes it hard is there
+    let peak = d["peak"]["value"].as_f64().unwrap();
+    assert!((200.0..500.0).contains(&peak) && d["peak"]["channel"] == 77, "{d}");
+    assert!(figure("rest") < peak / 50.0, "{d}");
+    assert!(figure("embed_to_last") < 0.3 && figure("embed_to_hidden") < 0.3, "{d}");
+    assert!(d["margins"]["least"].as_f64().unwrap() < 0.01, "{d}");
+    // and the device follows without the channel that would hide the rest
+    assert!(figure("forced_without_peak") >= 0.999, "{d}");
+}
+
+#[test]
+fn values_near_every_limit_are_followed() {
+    let w = made("limits", "8");
+    let (run, report) = scored(&w);
+    assert_eq!(failed(&run), BTreeSet::new());
+    assert!(report["difficulty"]["margins"]["least"].as_f64().unwrap() < 1e-3);
+    let measured = calibrated(&w);
+    let rows = |key: &str| measured[key].as_array().unwrap().clone();
+    let largest = |class: &str, held: &str| {
+        let found = rows("headroom").into_iter().find(|r| r["class"] == class && r["held"] == held);
+        found.unwrap_or_else(|| panic!("{class} {held}"))["largest"]["value"].as_f64().unwrap()
+    };
+    // float16 holds up to 65504, the fixed point of the residual up to 2048
+    assert!((32_768.0..65_504.0).contains(&largest("vectors", "f16")));
+    assert!((200.0..1024.0).contains(&largest("residual", "fx32")));
+    // the least at most, the most at least
+    for (function, least, most) in [
+        ("exp", -104.0, -1e-6),
+        ("sigmoid", -50.0, 50.0),
+        ("silu", -104.0, 104.0),
+        ("softplus", -20.0, 20.0),
+        ("softmax", 0.0, 104.0),
+        ("rsqrt", 2e-6, 1e4),
+        ("rms-norm", 1e-6, 30.0),
+    ] {
+        let row = rows("arguments").into_iter().find(|r| r["function"] == function).unwrap();
+        let seen = |end: &str| row[end]["value"].as_f64().unwrap();
+        assert!(seen("least") <= least && seen("most") >= most, "{row}");
+    }
+}
+
+/// The gate's twin: fraction bits that leave no room for the massive channel.
+#[test]
+fn fraction_bits_that_leave_no_room_fail_the_gate_and_calibrate_says_which_do() {
+    let mut w = made("stress", "4");
+    w.set("device.sim.frac", 24);
+    let (run, _) = scored(&w);
+    assert!(failed(&run).contains("saturations"), "{:?}", failed(&run));
+    let advice = calibrated(&w);
+    assert_eq!(advice["frac"], 24);
+    let residual = &advice["headroom"][0];
+    assert!(residual["class"] == "residual" && residual["bits"].as_f64().unwrap() < 0.0, "{residual}");
+    assert!(residual["largest"]["part"] == "layer1" || residual["largest"]["part"] == "layer2", "{residual}");
+    let text = w.mica(&["calibrate"]).run().exits(0).stdout;
+    let proposed = advice["proposed"].as_u64().unwrap();
+    assert!(text.contains(&format!("[device.sim]\nfrac = {proposed}\n")), "{text}");
+    w.set("device.sim.frac", proposed as i64);
+    assert_eq!(failed(&scored(&w).0), BTreeSet::new());
+    let text = w.mica(&["calibrate"]).run().exits(0).stdout;
+    assert!(text.contains(&format!("has frac = {proposed}, the most that keeps 2 bits")), "{text}");
+}
+
+fn files(dir: &Path) -> BTreeSet<(String, Vec<u8>)> {
+    let entries = std::fs::read_dir(dir).unwrap().map(|e| e.unwrap().path()).filter(|p| p.is_file());
+    entries.map(|p| (p.to_string_lossy().into_owned(), std::fs::read(&p).unwrap())).collect()
+}
+
+#[test]
+fn calibrate_changes_nothing() {
+    let w = made("stress", "4");
+    let before = files(w.dir());
+    calibrated(&w);
+    assert!(files(w.dir()) == before);
+    // the weights that it needed are quantized, for the build as well
+    let all = w.build(&[SCORE]).exits(1).ran();
+    assert!(!all.is_empty() && !all.iter().any(|t| t.starts_with("quantize:")), "{all:?}");
+    w.mica(&["calibrate", "--margin", "5"]).run().exits(0);
+    assert!(w.build(&[SCORE]).exits(1).ran().is_empty());
+    let unknown = w.mica(&["calibrate", "fool"]).run().exits(2);
+    assert!(unknown.stderr.contains("no model \"fool\"; it has full"), "{}", unknown.stderr);
+}
+
+/// A NaN that the workspace allows comes through to the device, is counted, and passes no gate.
+#[test]
+fn a_weight_that_is_no_number_is_refused_or_counted() {
+    let mut w = Workspace::only(MICA, "tiny");
+    let weights = w.own("tiny").join("model.safetensors");
+    let router = "model.language_model.layers.5.mlp.gate.weight";
+    edit_tensor(&weights, router, |bytes| bytes[..2].copy_from_slice(&0x7fc0_u16.to_le_bytes()));
+    let refused = w.build(&[]).exits(1);
+    assert!(refused.stderr.contains("mlp.gate.weight: element 0 is NaN"), "{}", refused.stderr);
+    w.set("model.tiny.allow_non_finite", true);
+    let run = w.build(&[]).exits(1);
+    let gates = run.gates("score:tiny.decode");
+    for gate in ["non-finite", "layer-cosine-vs-float64", "hidden-cosine-vs-float64"] {
+        assert_eq!(gates[gate], Some(false), "{gates:?}");
+    }
+}
