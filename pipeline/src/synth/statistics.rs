@@ -140,7 +140,7 @@ const LIMITS: &[(usize, &str, Like)] = &[
     (0, "linear_attn.in_proj_b.weight", Gain(40.0)),
     (0, "linear_attn.in_proj_a.weight", Gain(8.0)),
     (0, "linear_attn.A_log", Span(8.0, 0.0)),
-    (0, "linear_attn.dt_bias", Span(28.0, 0.0)),
+    (0, "linear_attn.dt_bias", Span(48.0, 0.0)),
     // the ends of silu
     (1, "linear_attn.conv1d.weight", Gain(60.0)),
     (1, "linear_attn.in_proj_z.weight", Gain(60.0)),

@@ -2,6 +2,9 @@
 //!
 //! `cargo test -p mica-simulate --test functions -- --nocapture` prints it; the manual must hold it.
 
+mod common;
+
+use common::run;
 use mica_simulate::convert::f16_to_f32;
 use mica_simulate::functions::{exp, rsqrt, sigmoid, silu, sincos, softplus};
 
@@ -14,23 +17,72 @@ fn ulp(x: f64) -> f64 {
 struct Function {
     name: &'static str,
     domain: (f32, f32),
-    f: fn(f32) -> f32,
+    f: fn(&[f32]) -> Vec<f32>,
     exact: fn(f64) -> f64,
 }
 
+fn each(f: fn(f32) -> f32, x: &[f32]) -> Vec<f32> {
+    x.iter().map(|&x| f(x)).collect()
+}
+
+/// 1 / x as the device divides: there is no function of its own for it.
+fn reciprocals(x: &[f32]) -> Vec<f32> {
+    let divided = |x: &[f32]| {
+        let n = x.len();
+        let body = format!(
+            "tdef.f32 t0, lrm=0, 1x{n}, -
+             tdef.f32 t1, lrm=0x10000, 1x{n}, -
+             ldt.f32 t0, l2=0
+             vbini.mul t1, t0, 0.0
+             vbini.add t1, t1, 1.0
+             vbin.div.same t1, t1, t0
+             stt.f32 t1, l2=0x10000"
+        );
+        run(&body, x, n).0
+    };
+    x.chunks(8192).flat_map(divided).collect()
+}
+
 const FUNCTIONS: &[Function] = &[
-    Function { name: "exp", domain: (-104.0, 88.7), f: exp, exact: f64::exp },
-    Function { name: "sigmoid", domain: (-104.0, 104.0), f: sigmoid, exact: |x| 1.0 / (1.0 + (-x).exp()) },
-    Function { name: "silu", domain: (-104.0, 104.0), f: silu, exact: |x| x / (1.0 + (-x).exp()) },
+    Function { name: "exp", domain: (-104.0, 88.7), f: |x| each(exp, x), exact: f64::exp },
+    Function {
+        name: "sigmoid",
+        domain: (-104.0, 104.0),
+        f: |x| each(sigmoid, x),
+        exact: |x| 1.0 / (1.0 + (-x).exp()),
+    },
+    Function {
+        name: "silu",
+        domain: (-104.0, 104.0),
+        f: |x| each(silu, x),
+        exact: |x| x / (1.0 + (-x).exp()),
+    },
     Function {
         name: "softplus",
         domain: (-104.0, 20.0),
-        f: softplus,
+        f: |x| each(softplus, x),
         exact: |x| x.max(0.0) + (-x.abs()).exp().ln_1p(),
     },
-    Function { name: "rsqrt", domain: (f32::from_bits(1), f32::MAX), f: rsqrt, exact: |x| 1.0 / x.sqrt() },
-    Function { name: "sin", domain: (-1_048_576.0, 1_048_576.0), f: |x| sincos(x).0, exact: f64::sin },
-    Function { name: "cos", domain: (-1_048_576.0, 1_048_576.0), f: |x| sincos(x).1, exact: f64::cos },
+    Function {
+        name: "rsqrt",
+        domain: (f32::from_bits(1), f32::MAX),
+        f: |x| each(rsqrt, x),
+        exact: |x| 1.0 / x.sqrt(),
+    },
+    Function {
+        name: "sin",
+        domain: (-1_048_576.0, 1_048_576.0),
+        f: |x| each(|x| sincos(x).0, x),
+        exact: f64::sin,
+    },
+    Function {
+        name: "cos",
+        domain: (-1_048_576.0, 1_048_576.0),
+        f: |x| each(|x| sincos(x).1, x),
+        exact: f64::cos,
+    },
+    // up to where the result is normal
+    Function { name: "1/x", domain: (f32::MIN_POSITIVE, 8.507_059e37), f: reciprocals, exact: |x| 1.0 / x },
 ];
 
 /// Every finite f16, and f32 values of every exponent at a prime distance of bits.
@@ -44,16 +96,17 @@ fn inputs(dense: bool) -> Box<dyn Iterator<Item = f32>> {
 
 /// The largest errors over the inputs of the domain: in ulp, and relative to a normal result.
 fn worst(f: &Function, dense: bool) -> (u64, f64, f64) {
-    let (mut count, mut ulps, mut relative) = (0, 0f64, 0f64);
-    for x in inputs(dense).filter(|x| f.domain.0 <= *x && *x <= f.domain.1) {
-        let (got, exact) = (f64::from((f.f)(x)), (f.exact)(f64::from(x)));
-        count += 1;
+    let inputs: Vec<f32> = inputs(dense).filter(|x| f.domain.0 <= *x && *x <= f.domain.1).collect();
+    let results = (f.f)(&inputs);
+    let (mut ulps, mut relative) = (0f64, 0f64);
+    for (&x, &got) in inputs.iter().zip(&results) {
+        let (got, exact) = (f64::from(got), (f.exact)(f64::from(x)));
         ulps = ulps.max((got - exact).abs() / ulp(exact));
         if exact.abs() >= f64::from(f32::MIN_POSITIVE) {
             relative = relative.max((got / exact - 1.0).abs());
         }
     }
-    (count, ulps, relative)
+    (results.len() as u64, ulps, relative)
 }
 
 #[test]
