@@ -2,10 +2,14 @@
 //! gates where the machine has not the room.
 
 use crate::MICA;
+use mica::calibrate::{Class, Held, Tag, tags};
+use mica_device::format::Format;
+use mica_device::isa::{self, Opcode};
 use mica_fetch::testing::edit_tensor;
-use mica_tests::{Run, Workspace};
+use mica_tests::port::{Ported, Source};
+use mica_tests::{Run, Workspace, shipped_workspace};
 use serde_json::Value;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 /// Dimensions at which a layer takes no time.
@@ -29,7 +33,7 @@ fn scored(w: &Workspace) -> (Run, Value) {
 
 fn failed(run: &Run) -> BTreeSet<String> {
     let gates = run.gates(SCORE);
-    assert_eq!(gates["saturations"].is_some(), true, "{gates:?}");
+    assert!(gates["saturations"].is_some(), "{gates:?}");
     gates.into_iter().filter(|g| g.1 == Some(false)).map(|g| g.0.to_string()).collect()
 }
 
@@ -106,6 +110,37 @@ fn fraction_bits_that_leave_no_room_fail_the_gate_and_calibrate_says_which_do() 
     assert_eq!(failed(&scored(&w).0), BTreeSet::new());
     let text = w.mica(&["calibrate"]).run().exits(0).stdout;
     assert!(text.contains(&format!("has frac = {proposed}, the most that keeps 2 bits")), "{text}");
+}
+
+/// What calibrate takes for the residual is what the compiler holds in fixed point, operation by operation.
+#[test]
+fn the_residual_is_what_the_device_holds_in_fixed_point() {
+    let source = Source::open(&shipped_workspace(), "tiny-w4a16");
+    let ported = Ported::of(&source, &source.stack);
+    for part in &ported.parts {
+        let function = &part.function;
+        let is_residual = |tag: &Tag| *tag == Tag::Magnitude(Class::Residual, Held::Fx32);
+        let tagged = tags(function).into_iter().skip(function.params.len()).enumerate();
+        let expected: BTreeSet<usize> =
+            tagged.filter(|(_, tags)| tags.iter().any(is_residual)).map(|(op, _)| op).collect();
+        let (mut formats, mut found, mut seen) = (BTreeMap::new(), BTreeSet::new(), 0);
+        for i in isa::decode(&part.object.code).unwrap() {
+            match i.op {
+                Opcode::Tdef => drop(formats.insert(i.r[0], Format::from_code(i.flags))),
+                Opcode::Opb if i.r[0] != isa::NONE => {
+                    seen += 1;
+                    if formats[&i.r[0]] == Some(Format::Fx32) {
+                        found.insert((i.src & 0xffff) as usize);
+                    }
+                }
+                _ => {}
+            }
+        }
+        // what leaves at the seam is converted there, whatever tile it comes from
+        let seam = function.result("hidden").map(|v| v.0 as usize - function.params.len());
+        found.extend(seam);
+        assert!(seen > 0 && found == expected, "{}: {found:?}, expected {expected:?}", part.place);
+    }
 }
 
 fn files(dir: &Path) -> BTreeSet<(String, Vec<u8>)> {

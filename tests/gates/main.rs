@@ -8,7 +8,7 @@ use mica_device::object::Symbol;
 use mica_fetch::testing::edit_tensor;
 use mica_models::testing::{Broken, broken};
 use mica_score::decode::DecodeReport;
-use mica_tests::port::{Captures, Computed, Ported, Source, forced, free, judge, reference, whole};
+use mica_tests::port::{Captures, Computed, Ported, Source, forced, free, judge, reference, strict, whole};
 use mica_tests::{Workspace, shipped_workspace};
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -151,6 +151,29 @@ fn shift(part: &mut mica_tests::port::Part, role: &str) {
     let at = constants.map(|r| r.at).find(|at| reads(*at)).unwrap_or_else(|| panic!("nothing reads {role}"));
     code[at as usize].z += 64;
     part.object.code = isa::encode(&code);
+}
+
+/// A NaN that gets among the activations is counted, fails the gate and every figure that it reaches, and ends
+/// a strict run at the operation that first met it.
+#[test]
+fn a_nan_among_the_activations_is_counted_and_trapped_when_strict() {
+    let Sound { source, captures, ported, reference } = sound();
+    strict(source, ported, &captures.ids[..2]).unwrap_or_else(|e| panic!("{e}"));
+    let mut spoiled = ported.clone();
+    let part = &mut spoiled.parts[6];
+    let at = part.plan.entry("input_layernorm.weight").expect("a norm").offset as usize;
+    part.constants[at..at + 4].copy_from_slice(&f32::NAN.to_le_bytes());
+    let report = verdict(source, captures, &spoiled, reference);
+    let failed = failed(&report);
+    for gate in
+        ["non-finite", "layer-cosine-vs-float64", "layer-cosine-vs-capture", "logits-cosine-vs-capture"]
+    {
+        assert!(failed.contains(gate), "{gate}: {failed:?}");
+    }
+    let trap = strict(source, &spoiled, &captures.ids[..2]).unwrap_err().to_string();
+    for words in ["layer 6 (linear_attention)", "input_layernorm", "a result is not finite"] {
+        assert!(trap.contains(words), "{trap}");
+    }
 }
 
 #[test]

@@ -70,7 +70,22 @@ fn parts(
 }
 
 fn run(source: &Source, parts: &[&Part], seams: Seams, feed: &Feed<'_>) -> Result<Run, SimError> {
-    loaded(source, parts, seams, |machine, program, kernel| host::run(machine, program, kernel, feed))
+    let options = Options::default();
+    loaded(source, parts, seams, options, |machine, program, kernel| {
+        host::run(machine, program, kernel, feed)
+    })
+}
+
+/// Runs the linked kernel so that the first counted event is a trap.
+///
+/// # Errors
+/// That trap.
+pub fn strict(source: &Source, ported: &Ported, ids: &[i64]) -> Result<(), SimError> {
+    let parts: Vec<&Part> = ported.parts.iter().collect();
+    let options = Options { strict: true, ..Options::default() };
+    loaded(source, &parts, Seams::Whole, options, |machine, program, kernel| {
+        host::run(machine, program, kernel, &Feed { ids, ..Feed::default() }).map(drop)
+    })
 }
 
 /// Links parts and hands a machine that is loaded with them to `act`.
@@ -84,6 +99,7 @@ pub fn loaded<R>(
     source: &Source,
     parts: &[&Part],
     seams: Seams,
+    options: Options,
     act: impl FnOnce(&mut Machine<'_>, &Program, &Kernel) -> Result<R, SimError>,
 ) -> Result<R, SimError> {
     let objects: Vec<&Object> = parts.iter().map(|part| &part.object).collect();
@@ -91,6 +107,6 @@ pub fn loaded<R>(
     let product = &source.machine.product;
     let kernel = mica_compile::link(&objects, product, seams).unwrap_or_else(|e| panic!("{e}"));
     let program = Program::load(&kernel)?;
-    let mut machine = Machine::new(&program, product, &constants, Options::default())?;
+    let mut machine = Machine::new(&program, product, &constants, options)?;
     act(&mut machine, &program, &kernel)
 }
