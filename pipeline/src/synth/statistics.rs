@@ -145,20 +145,22 @@ const LIMITS: &[(usize, &str, Like)] = &[
     (1, "linear_attn.conv1d.weight", Gain(60.0)),
     (1, "linear_attn.in_proj_z.weight", Gain(60.0)),
     // a router that can hardly tell its experts apart
-    (2, "mlp.gate.weight", Gain(0.000_488_281_25)),
+    (2, "mlp.gate.weight", Gain(5e-4)),
     // a softmax that takes one position and leaves e^-100 of others
     (3, "self_attn.q_norm.weight", Span(4.0, 8.0)),
     (3, "self_attn.k_norm.weight", Span(4.0, 8.0)),
     // vectors that a norm finds smaller than its epsilon
-    (4, "linear_attn.in_proj_qkv.weight", Gain(0.000_061_035_156_25)),
-    (7, "self_attn.q_proj.weight", Gain(0.000_061_035_156_25)),
-    (7, "self_attn.k_proj.weight", Gain(0.000_061_035_156_25)),
+    (4, "linear_attn.in_proj_qkv.weight", Gain(6.1e-5)),
+    (7, "self_attn.q_proj.weight", Gain(6.1e-5)),
+    (7, "self_attn.k_proj.weight", Gain(6.1e-5)),
     // vectors that only just fit float16
     (6, "mlp.shared_expert.gate_proj.weight", Gain(24.0)),
     (6, "mlp.shared_expert.up_proj.weight", Gain(24.0)),
-    (6, "mlp.shared_expert.down_proj.weight", Gain(0.000_488_281_25)),
+    (6, "mlp.shared_expert.down_proj.weight", Gain(5e-4)),
 ];
 
+/// Steps from zero to the end of four bits.
+const INT4: f32 = 8.0;
 /// The layer of `Limits` whose experts have scales at both ends of float16.
 const SCALES: usize = 5;
 
@@ -168,50 +170,55 @@ pub fn of(profile: Profile, part: Part, role: &str, shape: &[u64], hidden: u64) 
         Profile::Plain => PLAIN,
         Profile::Stress | Profile::Limits => STRESS,
     };
-    let mut like = table.iter().find(|s| s.0 == role)?.1;
+    let like = table.iter().find(|s| s.0 == role)?.1;
+    let limit = LIMITS.iter().find(|l| profile == Profile::Limits && Part::Layer(l.0) == part && l.1 == role);
     let inputs = shape.last().copied().unwrap_or(1);
-    let (mut rows, mut numbers_of, mut floats) = (Vec::new(), None, false);
+    let (scale, offset) = limit.map_or(like, |l| l.2).of(inputs);
+    let mut stated = Stated { scale, offset, rows: Vec::new(), numbers_of: None, floats: false };
     if profile != Profile::Plain {
+        stated.massive(part, role, inputs, hidden);
+    }
+    if profile == Profile::Limits && part == Part::Layer(SCALES) && role == "mlp.experts.gate_up_proj" {
+        stated.extreme_scales(shape);
+    }
+    Some(stated)
+}
+
+impl Stated {
+    /// What makes one channel massive, and what keeps it from drowning the others.
+    fn massive(&mut self, part: Part, role: &str, inputs: u64, hidden: u64) {
+        let channel = |offset| RowsApart { every: hidden, row: MASSIVE % hidden, scale: 0.0, offset };
         let source = part == Part::Layer(SOURCE);
-        let after = matches!(part, Part::Layer(i) if i > SOURCE);
-        let (channel, every) = (MASSIVE % hidden, hidden);
-        let apart = |scale, offset| RowsApart { every, row: channel, scale, offset };
         match role {
             // with equal numbers the gated values are squares, so a row of positive weights gives every token
-            // about the same
+            // about the same: a third of its weight an input on average
             "mlp.shared_expert.up_proj.weight" if source => {
-                numbers_of = Some("mlp.shared_expert.gate_proj.weight");
+                self.numbers_of = Some("mlp.shared_expert.gate_proj.weight");
             }
             "mlp.shared_expert.down_proj.weight" if source => {
-                floats = true;
-                rows.push(apart(0.0, SIZE / (0.33 * inputs as f32)));
+                self.floats = true;
+                self.rows.push(channel(SIZE / (0.33 * inputs as f32)));
             }
-            "mlp.shared_expert_gate.weight" if source => like = Gain(0.125),
-            // the large channel makes the root mean square large: the norms bring the others back and it down
-            "input_layernorm.weight" | "post_attention_layernorm.weight" if after => {
-                like = Span(0.25, SIZE / (hidden as f32).sqrt() / 6.0 - 1.0);
-                rows.push(apart(0.0, -0.75));
+            "mlp.shared_expert_gate.weight" if source => (self.scale, self.offset) = Gain(0.125).of(inputs),
+            // it makes the root mean square large: the norms bring the others back, to 1 where they are 6, and
+            // it down
+            "input_layernorm.weight" | "post_attention_layernorm.weight" if matches!(part, Part::Layer(i) if i > SOURCE) =>
+            {
+                self.offset = SIZE / (hidden as f32).sqrt() / 6.0 - 1.0;
+                self.rows.push(channel(-0.75));
             }
-            "norm.weight" => rows.push(apart(0.0, -0.9375)),
+            "norm.weight" => self.rows.push(channel(-0.9375)),
             _ => {}
         }
     }
-    if profile == Profile::Limits
-        && let Part::Layer(layer) = part
-    {
-        if let Some(own) = LIMITS.iter().find(|l| l.0 == layer && l.1 == role) {
-            like = own.2;
-        }
-        if layer == SCALES && role == "mlp.experts.gate_up_proj" {
-            // a gate by float16's smallest scale times the value above it by its largest
-            let both = shape[1];
-            let tiny = RowsApart { every: both, row: 0, scale: 8.0 * 5.960_464_5e-8, offset: 0.0 };
-            rows.push(tiny);
-            rows.push(RowsApart { every: both, row: both / 2, scale: 8.0 * 52_000.0, offset: 0.0 });
-        }
+
+    /// In each expert a gate with float16's smallest scale beside a value with about its largest: their product
+    /// is of a usual size.
+    fn extreme_scales(&mut self, shape: &[u64]) {
+        let both = shape.get(1).copied().unwrap_or(2);
+        let row = |row, scale| RowsApart { every: both, row, scale: INT4 * scale, offset: 0.0 };
+        self.rows = vec![row(0, half::f16::from_bits(1).to_f32()), row(both / 2, 52_000.0)];
     }
-    let (scale, offset) = like.of(inputs);
-    Some(Stated { scale, offset, rows, numbers_of, floats })
 }
 
 /// Whether a matrix decides or gates, and so is never quantized.

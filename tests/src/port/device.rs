@@ -70,10 +70,7 @@ fn parts(
 }
 
 fn run(source: &Source, parts: &[&Part], seams: Seams, feed: &Feed<'_>) -> Result<Run, SimError> {
-    let options = Options::default();
-    loaded(source, parts, seams, options, |machine, program, kernel| {
-        host::run(machine, program, kernel, feed)
-    })
+    loaded(source, parts, seams, |machine, program, kernel| host::run(machine, program, kernel, feed))
 }
 
 /// Runs the linked kernel so that the first counted event is a trap.
@@ -83,7 +80,7 @@ fn run(source: &Source, parts: &[&Part], seams: Seams, feed: &Feed<'_>) -> Resul
 pub fn strict(source: &Source, ported: &Ported, ids: &[i64]) -> Result<(), SimError> {
     let parts: Vec<&Part> = ported.parts.iter().collect();
     let options = Options { strict: true, ..Options::default() };
-    loaded(source, &parts, Seams::Whole, options, |machine, program, kernel| {
+    on_machine(source, &parts, Seams::Whole, options, |machine, program, kernel| {
         host::run(machine, program, kernel, &Feed { ids, ..Feed::default() }).map(drop)
     })
 }
@@ -96,6 +93,15 @@ pub fn strict(source: &Source, ported: &Ported, ids: &[i64]) -> Result<(), SimEr
 /// # Panics
 /// If the parts do not link.
 pub fn loaded<R>(
+    source: &Source,
+    parts: &[&Part],
+    seams: Seams,
+    act: impl FnOnce(&mut Machine<'_>, &Program, &Kernel) -> Result<R, SimError>,
+) -> Result<R, SimError> {
+    on_machine(source, parts, seams, Options::default(), act)
+}
+
+fn on_machine<R>(
     source: &Source,
     parts: &[&Part],
     seams: Seams,
