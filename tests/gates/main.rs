@@ -3,6 +3,8 @@
 //! A broken model is broken for the float64 chain too, as a wrong description would be, so that only the
 //! captures of the published implementation can tell. Broken code or weights are the device's alone.
 
+mod float16;
+
 use mica_device::isa;
 use mica_device::object::Symbol;
 use mica_fetch::testing::edit_tensor;

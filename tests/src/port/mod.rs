@@ -13,4 +13,4 @@ pub use chain::Computed;
 pub use device::{forced, free, loaded, strict, whole};
 pub use judge::{Captures, judge};
 pub use parts::{Part, Ported, Source};
-pub use reference::reference;
+pub use reference::{forced_reference, in_float16, reference};

@@ -2,7 +2,8 @@
 
 use super::{Computed, Part, Ported};
 use mica_models::eval::{self, Data, Tensor};
-use mica_models::hir::ParamKind;
+use mica_models::hir::{Dtype, Function, Node, Op, ParamKind, ValueId};
+use mica_models::stack::Part as Place;
 use mica_quantize::Dequantized;
 use std::collections::BTreeMap;
 
@@ -11,10 +12,22 @@ use std::collections::BTreeMap;
 /// # Panics
 /// If the evaluator refuses.
 pub fn reference(ported: &Ported, ids: &[i64]) -> Computed {
+    forced_reference(ported, ids, None)
+}
+
+/// The same with the experts given, `[T, k]` a layer.
+///
+/// # Panics
+/// If the evaluator refuses.
+pub fn forced_reference(ported: &Ported, ids: &[i64], experts: Option<&[Vec<i64>]>) -> Computed {
     let mut computed = Computed::default();
     let mut hidden = Vec::new();
     for part in &ported.parts {
-        let results = run(part, ids, &hidden);
+        let forced = match (part.place, experts) {
+            (Place::Layer(layer), Some(all)) => Some(all[layer].as_slice()),
+            _ => None,
+        };
+        let results = run(part, ids, &hidden, forced);
         hidden = results.get("hidden").cloned().unwrap_or_default();
         computed.file(part.place, results);
     }
@@ -22,7 +35,7 @@ pub fn reference(ported: &Ported, ids: &[i64]) -> Computed {
 }
 
 /// One part over all tokens: its results, the tokens' one after the other.
-fn run(part: &Part, ids: &[i64], hidden: &[f64]) -> BTreeMap<String, Vec<f64>> {
+fn run(part: &Part, ids: &[i64], hidden: &[f64], forced: Option<&[i64]>) -> BTreeMap<String, Vec<f64>> {
     let weights = Dequantized::new(&part.plan, &part.constants).unwrap_or_else(|e| panic!("{e}"));
     let mut memory = Memory::of(part);
     let mut results: BTreeMap<String, Vec<f64>> = BTreeMap::new();
@@ -40,7 +53,10 @@ fn run(part: &Part, ids: &[i64], hidden: &[f64]) -> BTreeMap<String, Vec<f64>> {
             };
             inputs.insert(param.name.clone(), value);
         }
-        let made = eval::evaluate(&part.function, &inputs, &weights, eval::Options::default());
+        let k = forced.map_or(0, |f| f.len() / ids.len());
+        let forced_ids = forced.map(|f| &f[position * k..(position + 1) * k]);
+        let options = eval::Options { round: true, forced_ids, ..eval::Options::default() };
+        let made = eval::evaluate(&part.function, &inputs, &weights, options);
         for (name, value) in made.unwrap_or_else(|e| panic!("{}: {e}", part.place)) {
             if !memory.keep(&name, &value) {
                 results.entry(name).or_default().extend(numbers(value));
@@ -48,6 +64,63 @@ fn run(part: &Part, ids: &[i64], hidden: &[f64]) -> BTreeMap<String, Vec<f64>> {
         }
     }
     results
+}
+
+/// The same model where it rounds to float16 what the device holds in float16: vectors that meet a weight, rows
+/// of caches, and 16-bit states.
+#[must_use]
+pub fn in_float16(ported: &Ported) -> Ported {
+    let mut ported = ported.clone();
+    for part in &mut ported.parts {
+        part.function = rounded(&part.function);
+    }
+    ported
+}
+
+fn rounded(f: &Function) -> Function {
+    let mut out =
+        Function { name: f.name.clone(), params: f.params.clone(), nodes: Vec::new(), results: Vec::new() };
+    let mut moved: Vec<ValueId> = (0..f.params.len() as u32).map(ValueId).collect();
+    let push = |out: &mut Function, node: Node| {
+        out.nodes.push(node);
+        ValueId((out.params.len() + out.nodes.len() - 1) as u32)
+    };
+    let round = |of: ValueId, like: ValueId, label: &str| Node {
+        op: Op::Round { dtype: Dtype::F16 },
+        inputs: vec![of],
+        types: vec![f.ty(like).clone()],
+        label: label.into(),
+    };
+    for (v, node) in f.values() {
+        let mut node = node.clone();
+        let (old, label) = (node.inputs.clone(), node.label.clone());
+        node.inputs.iter_mut().for_each(|i| *i = moved[i.0 as usize]);
+        if node.op == Op::MatMul && is_weight(f, old[0]) {
+            node.inputs[1] = push(&mut out, round(node.inputs[1], old[1], &label));
+        }
+        let mut new = push(&mut out, node);
+        if f.results.iter().any(|(name, row)| *row == v && name.ends_with("_row")) {
+            new = push(&mut out, round(new, v, &label));
+        }
+        moved.push(new);
+    }
+    for (name, v) in &f.results {
+        let state = f.params.iter().any(|p| p.name == *name && name != "hidden");
+        let new = moved[v.0 as usize];
+        let new = match state && f.ty(*v).dtype == Dtype::BF16 {
+            true => push(&mut out, round(new, *v, name)),
+            false => new,
+        };
+        out.results.push((name.clone(), new));
+    }
+    out
+}
+
+fn is_weight(f: &Function, v: ValueId) -> bool {
+    match f.node(v) {
+        None => f.param(v).is_some_and(|p| p.kind == ParamKind::Const),
+        Some(n) => n.op == Op::IndexSelect && is_weight(f, n.inputs[0]),
+    }
 }
 
 fn numbers(tensor: Tensor) -> Vec<f64> {
