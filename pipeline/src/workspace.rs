@@ -15,6 +15,7 @@ use mica_fetch::CaptureMap;
 use mica_quantize::Recipe;
 use serde::Deserialize;
 use std::collections::BTreeMap;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 
 /// The name looked for in a folder.
@@ -253,6 +254,9 @@ pub struct Machine {
     pub warnings: Vec<String>,
 }
 
+/// Fraction bits that the residual stream can have.
+pub const FRAC: RangeInclusive<u8> = 8..=28;
+
 impl Device {
     /// The machine, requests above a cap clamped with one warning each. Errors on a product that does
     /// not exist and on values that no clamp mends.
@@ -283,10 +287,10 @@ impl Device {
                 why: "the external bus moves 8, 16 or 32 bytes a cycle".into(),
             });
         }
-        if !(8..=28).contains(&self.frac) {
+        if !FRAC.contains(&self.frac) {
             return Err(CliError::Config {
                 what: format!("[device.{name}] frac = {}", self.frac),
-                why: "the residual stream has 8 to 28 fraction bits".into(),
+                why: format!("the residual stream has {} to {} fraction bits", FRAC.start(), FRAC.end()),
             });
         }
         Ok(Machine {

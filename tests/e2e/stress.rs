@@ -112,6 +112,22 @@ fn fraction_bits_that_leave_no_room_fail_the_gate_and_calibrate_says_which_do() 
     assert!(text.contains(&format!("has frac = {proposed}, the most that keeps 2 bits")), "{text}");
 }
 
+/// The gate's twin in a validation: weights with which the residual outgrows its format.
+#[test]
+fn a_validation_whose_residual_outgrows_its_format_fails_the_gate() {
+    let mut w = Workspace::shipped(MICA);
+    let judged =
+        |w: &Workspace| w.build(&["score:ops.linear-layer"]).gates("score:ops.linear-layer")["saturations"];
+    assert_eq!(judged(&w), Some(true));
+    w.set("device.sim.frac", 28);
+    let down = "weight.layers.0.mlp.shared_expert.down_proj.weight";
+    // 64 times as much, by the exponents of float16
+    edit_tensor(&w.own("ops").join("linear_layer.safetensors"), down, |bytes| {
+        bytes.as_chunks_mut::<2>().0.iter_mut().filter(|w| w[1] & 0x7c != 0).for_each(|w| w[1] += 6 << 2);
+    });
+    assert_eq!(judged(&w), Some(false));
+}
+
 /// What calibrate takes for the residual is what the compiler holds in fixed point, operation by operation.
 #[test]
 fn the_residual_is_what_the_device_holds_in_fixed_point() {

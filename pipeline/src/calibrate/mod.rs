@@ -10,10 +10,8 @@ mod measure;
 pub use classes::{Tag, tags};
 pub use measure::{Ground, measure};
 
+use crate::workspace::FRAC;
 use serde::Serialize;
-
-/// Most fraction bits that the device knows.
-const MOST: u8 = 31;
 
 /// What a value is to the model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
@@ -137,10 +135,11 @@ impl Measured {
     }
 }
 
-/// The most fraction bits at which `largest` times 2^margin is held; `None` if not even 0 holds it.
+/// The most fraction bits at which `largest` times 2^margin is held, of those that a workspace can ask for;
+/// `None` if none of them holds it.
 pub fn fraction_bits(largest: f64, margin: u8) -> Option<u8> {
-    let needed = largest * power(u32::from(margin.min(MOST)));
-    (0..=MOST).rev().find(|&frac| needed <= Held::Fx32.limit(frac))
+    let needed = largest * power(margin.into());
+    FRAC.rev().find(|&frac| needed <= Held::Fx32.limit(frac))
 }
 
 #[cfg(test)]
@@ -156,10 +155,11 @@ mod tests {
             (511.9, 2, Some(20)),
             // the largest integer is a whisker below the power of two
             (512.0, 2, Some(19)),
-            (0.0, 2, Some(31)),
+            (0.0, 2, Some(28)),
             (1e9, 2, None),
             (f64::INFINITY, 2, None),
-            (f64::from(i32::MAX), 0, Some(0)),
+            (f64::from(i32::MAX) / 256.0, 0, Some(8)),
+            (f64::from(i32::MAX) / 256.0, 1, None),
         ] {
             assert_eq!(fraction_bits(largest, margin), expected, "{largest} {margin}");
         }
