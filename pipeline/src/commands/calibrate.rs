@@ -1,7 +1,7 @@
 //! `mica calibrate`: the headroom of a model's values, and the fraction bits that it suggests. Weights are
 //! quantized if they are not yet; nothing else is made and no file is changed.
 
-use super::{FAILED, WELL, build, out};
+use super::{FAILED, WELL, build, here, out};
 use crate::calibrate::{Ground, Measured, Seen, fraction_bits, measure};
 use crate::error::CliError;
 use crate::graph::Job;
@@ -53,11 +53,16 @@ pub fn run(workspace: &Workspace, cache: Option<&Path>, args: &Args) -> Result<u
         let known = config.model.keys().map(String::as_str).collect::<Vec<_>>().join(", ");
         return Err(CliError::Usage(format!("the workspace has no model {unknown:?}; it has {known}")));
     }
-    let session = Session::open(workspace, environment(workspace, cache)?)?;
+    let env = environment(workspace, cache)?;
+    let here = here(workspace, cache)?;
+    if let Some(absent) = args.models.iter().find(|m| !here.config.model.contains_key(*m)) {
+        return Err(CliError::Usage(format!("the delivery of {absent} is not here; `mica fetch` brings it")));
+    }
+    let session = Session::open(&here, env)?;
     let mut all = Vec::new();
     let mut failed = false;
     // the workspace's models come first among the session's, in its own order
-    for (i, (name, m)) in config.model.iter().enumerate() {
+    for (i, (name, m)) in here.config.model.iter().enumerate() {
         if !args.models.is_empty() && !args.models.contains(name) {
             continue;
         }
