@@ -56,22 +56,22 @@ impl Recipe {
     /// The name of the action. Two recipes have one key only if they are equal.
     #[must_use]
     pub fn key(&self) -> ActionKey {
-        let mut hasher = KeyHasher(blake3::Hasher::new_derive_key(KEY_DOMAIN));
-        hasher.bytes(self.stage.as_bytes());
-        hasher.number(u64::from(self.version));
-        hasher.number(u64::from(self.numerics.is_some()));
-        hasher.number(u64::from(self.numerics.unwrap_or(0)));
-        hasher.number(self.params.len() as u64);
+        let mut text = KeyText(Vec::with_capacity(1024));
+        text.bytes(self.stage.as_bytes());
+        text.number(u64::from(self.version));
+        text.number(u64::from(self.numerics.is_some()));
+        text.number(u64::from(self.numerics.unwrap_or(0)));
+        text.number(self.params.len() as u64);
         for (name, value) in &self.params {
-            hasher.bytes(name.as_bytes());
-            hasher.bytes(value.as_bytes());
+            text.bytes(name.as_bytes());
+            text.bytes(value.as_bytes());
         }
-        hasher.number(self.inputs.len() as u64);
+        text.number(self.inputs.len() as u64);
         for (name, digest) in &self.inputs {
-            hasher.bytes(name.as_bytes());
-            hasher.bytes(digest.as_bytes());
+            text.bytes(name.as_bytes());
+            text.bytes(digest.as_bytes());
         }
-        ActionKey(hasher.0.finalize())
+        ActionKey(blake3::Hasher::new_derive_key(KEY_DOMAIN).update(&text.0).finalize())
     }
 
     /// The first field in which this recipe differs from an `old` one; `None` exactly if they are equal,
@@ -94,16 +94,16 @@ impl Recipe {
 }
 
 /// Feeds fields so that no two sequences of them give the same bytes.
-struct KeyHasher(blake3::Hasher);
+struct KeyText(Vec<u8>);
 
-impl KeyHasher {
+impl KeyText {
     fn number(&mut self, n: u64) {
-        self.0.update(&n.to_le_bytes());
+        self.0.extend_from_slice(&n.to_le_bytes());
     }
 
     fn bytes(&mut self, bytes: &[u8]) {
         self.number(bytes.len() as u64);
-        self.0.update(bytes);
+        self.0.extend_from_slice(bytes);
     }
 }
 

@@ -6,7 +6,7 @@
 use crate::env::Env;
 use crate::error::{NodeError, with_causes};
 use crate::events::{Event, Status};
-use mica_cache::{ActionRecord, Digest, Output, Recipe};
+use mica_cache::{ActionKey, ActionRecord, Digest, Output, Recipe};
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -137,7 +137,7 @@ pub fn action(
             bytes_out: outputs.iter().map(|o| o.size).sum(),
         });
     };
-    let why = match decide(env, target, &recipe) {
+    let why = match decide(env, target, &recipe, &key) {
         Decision::Reuse(record) => {
             if !env.dry {
                 env.cache.remember(target, &recipe).map_err(|e| environment(with_causes(&e)))?;
@@ -190,11 +190,11 @@ enum Decision {
 }
 
 /// Whether the action runs, and why.
-fn decide(env: &Env, target: &str, recipe: &Recipe) -> Decision {
+fn decide(env: &Env, target: &str, recipe: &Recipe, key: &ActionKey) -> Decision {
     if env.force {
         return Decision::Run("forced by -B".into());
     }
-    match env.cache.lookup(&recipe.key()) {
+    match env.cache.lookup(key) {
         Some(record) => match record.outputs.iter().find(|o| !env.cache.contains(o.digest, o.size)) {
             None => Decision::Reuse(record),
             Some(lost) => Decision::Run(format!("its output {} is not in the cache", lost.name)),
