@@ -280,9 +280,7 @@ impl Held {
 
     fn begin(&mut self, watch: &dyn Watch) -> Result<place::Lock, DownloadError> {
         let lock = place::lock(&self.dir.join("lock"), &self.text, watch)?;
-        if lock.is_held() {
-            place::sweep(&self.dir, |name| name.ends_with(".tmp"));
-        }
+        place::sweep(&self.dir, |name| name.ends_with(".tmp"));
         self.shelf.begin(&self.client, watch)?;
         Ok(lock)
     }

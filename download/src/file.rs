@@ -11,9 +11,9 @@ use crate::error::DownloadError;
 use crate::names::{is_hex, slug};
 use crate::place::{folder, publish, unique};
 use crate::watch::{Fetched, Voucher, Watch};
-use std::fs::File;
+use std::fs::{File, Metadata};
 use std::io::Read;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 
@@ -139,7 +139,9 @@ pub(crate) fn fetch(client: &Client, job: &Job<'_>, watch: &dyn Watch) -> Result
                 said_by: job.expected.said_by(),
             });
         }
-        part.publish(job.to)?;
+        if !part.publish(job.to)? {
+            return Ok(Got::Changed);
+        }
         let voucher = match job.expected.voucher {
             Some(v) if job.expected.sha256.is_some() => v,
             _ => Voucher::Length,
@@ -365,20 +367,42 @@ impl Part {
         Ok(())
     }
 
+    /// Removes it, unless another process has put another file under the name.
     fn discard(&self) {
-        let _ = std::fs::remove_file(&self.path);
+        if self.is_at(&self.path) {
+            let _ = std::fs::remove_file(&self.path);
+        }
     }
 
-    fn publish(mut self, to: &Path) -> Result<(), DownloadError> {
+    fn is_at(&self, path: &Path) -> bool {
+        let id = |m: Metadata| (m.dev(), m.ino());
+        let here = std::fs::symlink_metadata(path).map(id);
+        matches!((here, self.file.metadata().map(id)), (Ok(a), Ok(b)) if a == b)
+    }
+
+    /// Gives the whole file its name; false where it has lost its own before anybody gave it that one.
+    ///
+    /// Another process that shares it may have been first, and a third may have begun a new part under the old
+    /// name. A second name is made for what lies there, and looked at: that leaves everybody's file in place.
+    fn publish(mut self, to: &Path) -> Result<bool, DownloadError> {
         self.lasting = true;
-        match publish(&self.path, to) {
-            // another process had the same and was first
-            Err(DownloadError::Io { source, .. })
-                if source.kind() == std::io::ErrorKind::NotFound && to.exists() =>
-            {
-                Ok(())
+        let second = unique(&self.path);
+        match std::fs::hard_link(&self.path, &second) {
+            Ok(()) => {
+                let done = if self.is_at(&second) { Some(publish(&second, to)) } else { None };
+                let _ = std::fs::remove_file(&second);
+                match done {
+                    Some(done) => {
+                        done?;
+                        self.discard();
+                        Ok(true)
+                    }
+                    None => Ok(to.exists()),
+                }
             }
-            done => done,
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => Ok(to.exists()),
+            // a file system where a file has one name
+            Err(_) => publish(&self.path, to).map(|()| true),
         }
     }
 }

@@ -6,6 +6,10 @@ use std::fs::{self, File, TryLockError};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+/// Age at which an unfinished file is a dead process's.
+const LEFT_BEHIND: Duration = Duration::from_secs(3600);
 
 /// What is left alone of a disk's free bytes, so that the system has room for its own.
 const RESERVE: u64 = 64 << 20;
@@ -61,10 +65,13 @@ pub(crate) fn write(path: &Path, bytes: &[u8]) -> Result<(), DownloadError> {
     done
 }
 
-/// Removes what killed processes have left of small files in a folder. Only for who holds its lock.
+/// Removes what killed processes have left in a folder, and nobody has touched for so long that no living one
+/// can be at it: a lock may do nothing.
 pub(crate) fn sweep(dir: &Path, left: impl Fn(&str) -> bool) {
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
-        if entry.file_name().to_str().is_some_and(&left) {
+        let modified = entry.metadata().and_then(|m| m.modified()).ok();
+        let old = modified.and_then(|m| m.elapsed().ok()).is_some_and(|age| age > LEFT_BEHIND);
+        if old && entry.file_name().to_str().is_some_and(&left) {
             let _ = fs::remove_file(entry.path());
         }
     }
@@ -72,14 +79,7 @@ pub(crate) fn sweep(dir: &Path, left: impl Fn(&str) -> bool) {
 
 /// A lock that ends with the process at the latest. It spares two processes the same work; nothing is
 /// wrong without it, so a file system that knows no locks is no error.
-pub(crate) struct Lock(Option<File>);
-
-impl Lock {
-    /// Whether no other process has it, as far as this file system can tell.
-    pub fn is_held(&self) -> bool {
-        self.0.is_some()
-    }
-}
+pub(crate) struct Lock(#[expect(dead_code, reason = "held, not used")] Option<File>);
 
 /// Waits until no other process has the lock.
 pub(crate) fn lock(path: &Path, what: &str, watch: &dyn Watch) -> Result<Lock, DownloadError> {

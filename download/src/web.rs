@@ -205,8 +205,10 @@ impl Shelf for Web {
         let got =
             file::fetch(client, &Job { name, url, meta, expected, parts: &self.parts, to: &to }, watch)?;
         let Got::File(fetched) = got else { return Ok(false) };
-        // parts of versions that the server no longer has
-        place::sweep(&self.parts, |part| part.strip_suffix(".part").is_some_and(|p| is_slug_of(p, name)));
+        // parts of versions that the server no longer has, and second names of ones that are whole
+        place::sweep(&self.parts, |part| {
+            part.ends_with(".tmp") || part.strip_suffix(".part").is_some_and(|p| is_slug_of(p, name))
+        });
         let kept = Kept {
             size: fetched.bytes,
             sha256: fetched.sha256.clone(),

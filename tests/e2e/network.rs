@@ -209,7 +209,14 @@ fn what_only_looks_downloads_nothing_and_says_so() {
     let server = served();
     let mut workspace = at(&format!("{}/tiny", server.url()));
     workspace.set("targets.decode", vec!["score:*.decode"]);
-    for words in [&["targets"][..], &["graph", "decode"], &["build", "-n"], &["why", "decode"], &["status"]] {
+    for words in [
+        &["targets"][..],
+        &["graph", "decode"],
+        &["build", "-n"],
+        &["why", "decode"],
+        &["status"],
+        &["debug", "tiny"],
+    ] {
         let run = workspace.mica(words).run();
         assert!(run.stderr.contains("`mica fetch tiny` downloads it"), "{words:?}: {}", run.stderr);
     }

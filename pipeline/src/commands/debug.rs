@@ -1,6 +1,6 @@
 //! `mica debug`: a model's linked kernel, one call of it under the debugger.
 
-use super::{FAILED, WELL, build};
+use super::{FAILED, WELL, build, here};
 use crate::debug::{Debugger, Wanted};
 use crate::error::CliError;
 use crate::graph::Job;
@@ -56,6 +56,7 @@ pub fn kernel_of(target: &str) -> String {
 pub fn run(workspace: &Workspace, cache: Option<&Path>, args: &Args) -> Result<u8, CliError> {
     let mut env = environment(workspace, cache)?;
     env.threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let workspace = &here(workspace, cache)?;
     let session = Session::open(workspace, env)?;
     for w in &session.warnings {
         say(&format!("warning: {w}"));
