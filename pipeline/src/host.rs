@@ -8,7 +8,7 @@ use mica_device::format::Format;
 use mica_device::object::{Direction, EdgeUse, Entry, Kernel};
 use mica_simulate::{Counters, Edges, Machine, Program, SimError};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// What a run of some consecutive tokens starts from.
 #[derive(Default)]
@@ -57,7 +57,6 @@ pub struct Run {
 struct Cache<'k> {
     cache: &'k Entry,
     rows: &'k Entry,
-    buffer: Vec<u8>,
 }
 
 /// Runs one call a token, on a kernel whose constants are baked.
@@ -80,14 +79,28 @@ pub fn run_with<'c>(
     weights: &[&[u8]],
     mut call: impl FnMut(usize, &mut Machine<'c>, &mut Edges<'_>) -> Result<Counters, SimError>,
 ) -> Result<Run, SimError> {
-    let mut states = states(kernel, feed);
-    let mut caches = caches(kernel, feed);
+    // one set of edges for all calls: what a state's `out` edge holds is turned into the next call's `in`
+    let mut edges = Edges::new(program);
+    let states = states(kernel);
+    for e in &states {
+        let seed = feed.states.get(base(e)).map_or_else(|| vec![0; e.bytes as usize], |s| s.to_vec());
+        edges.set_in(&e.name, seed)?;
+    }
+    let caches = caches(kernel);
     caches.iter().try_for_each(|c| c.room(feed.first + feed.ids.len() as u64))?;
+    for c in &caches {
+        edges.set_in(&c.cache.name, c.held(feed))?;
+    }
+    for e in &kernel.entries {
+        if let Some(part) = e.weights_of() {
+            edges.set_in(&e.name, weights.get(part).copied().unwrap_or_default())?;
+        }
+    }
+    let rows = caches.iter().map(|c| c.rows.name.clone());
+    let carried: BTreeSet<String> = rows.chain(states.iter().map(|e| left_as(e))).collect();
     let mut out = Run::default();
     for (i, &id) in feed.ids.iter().enumerate() {
         let position = feed.first + i as u64;
-        // states and caches are lent to the call, so a fresh set of edges each time
-        let mut edges = Edges::new(program);
         for e in &kernel.entries {
             match e.name.as_str() {
                 "token.in" => edges.set_in(&e.name, id.to_le_bytes().to_vec())?,
@@ -97,38 +110,21 @@ pub fn run_with<'c>(
                     edges.set_in(&e.name, &feed.hidden.unwrap_or_default()[i * n..(i + 1) * n])?;
                 }
                 "forced_ids.in" => edges.set_in(&e.name, forced(e, feed, i))?,
-                name => {
-                    if let Some(part) = e.weights_of() {
-                        edges.set_in(name, weights.get(part).copied().unwrap_or_default())?;
-                    }
-                }
+                _ => {}
             }
-        }
-        for (name, state) in &states {
-            edges.set_in(&format!("{name}.in"), state.as_slice())?;
-        }
-        for c in &caches {
-            edges.set_in(&c.cache.name, c.buffer.as_slice())?;
         }
         out.counters += call(i, machine, &mut edges)?;
-        let mut left = BTreeMap::new();
-        for e in kernel.entries.iter().filter(|e| e.direction == Direction::Out) {
-            left.insert(e.name.as_str(), edges.take_out(&e.name)?);
-        }
-        drop(edges);
-        for c in &mut caches {
-            let row = left.remove(c.rows.name.as_str()).unwrap_or_default();
-            c.append(&row, position);
+        for c in &caches {
+            let row = edges.out(&c.rows.name)?.to_vec();
+            c.append(edges.in_mut(&c.cache.name)?, &row, position);
             out.rows.entry(base(c.cache).into()).or_default().extend(row);
         }
-        for (name, state) in &mut states {
-            if let Some(next) = left.remove(format!("{name}.out").as_str()) {
-                *state = next;
-            }
+        for e in &states {
+            edges.turn(&left_as(e), &e.name)?;
         }
-        for e in &kernel.entries {
-            let Some(bytes) = left.remove(e.name.as_str()) else { continue };
-            out.outputs.entry(base(e).into()).or_default().extend(bytes);
+        for e in kernel.entries.iter().filter(|e| e.direction == Direction::Out && !carried.contains(&e.name))
+        {
+            out.outputs.entry(base(e).into()).or_default().extend_from_slice(edges.out(&e.name)?);
             if let Some((_, _, first)) = e.shares.first() {
                 let elements = e.bytes / first.format.bytes();
                 let shape = Shape { format: first.format, frac: first.frac, elements };
@@ -136,7 +132,9 @@ pub fn run_with<'c>(
             }
         }
     }
-    out.states = states;
+    for e in states {
+        out.states.insert(base(e).into(), edges.take_in(&e.name)?);
+    }
     Ok(out)
 }
 
@@ -145,36 +143,29 @@ fn base(e: &Entry) -> &str {
     e.name.rsplit_once('.').map_or(&e.name, |(base, _)| base)
 }
 
+/// The name of the edge on which a state leaves.
+fn left_as(e: &Entry) -> String {
+    format!("{}.out", base(e))
+}
+
 fn find<'k>(kernel: &'k Kernel, name: &str) -> Option<&'k Entry> {
     kernel.entries.iter().find(|e| e.name == name)
 }
 
-/// Inputs that leave and return under one name, as they start.
-fn states(kernel: &Kernel, feed: &Feed<'_>) -> BTreeMap<String, Vec<u8>> {
+/// Inputs that leave and return under one name.
+fn states(kernel: &Kernel) -> Vec<&Entry> {
     let ins = kernel.entries.iter().filter(|e| e.direction == Direction::In && base(e) != "hidden");
-    ins.filter(|e| find(kernel, &format!("{}.out", base(e))).is_some())
-        .map(|e| {
-            let seed = feed.states.get(base(e)).map_or_else(|| vec![0; e.bytes as usize], |s| s.to_vec());
-            (base(e).to_string(), seed)
-        })
-        .collect()
+    ins.filter(|e| find(kernel, &left_as(e)).is_some()).collect()
 }
 
-/// Caches that grow by a row a call, with the rows that they hold at the start.
-fn caches<'k>(kernel: &'k Kernel, feed: &Feed<'_>) -> Vec<Cache<'k>> {
-    let mut caches = Vec::new();
-    for e in kernel.entries.iter().filter(|e| e.direction == Direction::In) {
-        let rows = base(e).strip_suffix("_cache").and_then(|n| find(kernel, &format!("{n}_row.out")));
-        let Some(rows) = rows else { continue };
-        let mut c = Cache { cache: e, rows, buffer: vec![0; e.bytes as usize] };
-        let held = feed.rows.get(base(e)).into_iter().flatten();
-        let held = held.flat_map(|block| block.chunks_exact(rows.bytes as usize));
-        for (position, row) in held.enumerate() {
-            c.append(row, position as u64);
-        }
-        caches.push(c);
-    }
-    caches
+/// Caches that grow by a row a call.
+fn caches(kernel: &Kernel) -> Vec<Cache<'_>> {
+    let ins = kernel.entries.iter().filter(|e| e.direction == Direction::In);
+    ins.filter_map(|cache| {
+        let rows = base(cache).strip_suffix("_cache").and_then(|n| find(kernel, &format!("{n}_row.out")))?;
+        Some(Cache { cache, rows })
+    })
+    .collect()
 }
 
 /// The forced ids of one call, −1 where the device chooses.
@@ -202,15 +193,26 @@ impl Cache<'_> {
         })
     }
 
+    /// The cache with the rows that it holds at the start.
+    fn held(&self, feed: &Feed<'_>) -> Vec<u8> {
+        let mut cache = vec![0; self.cache.bytes as usize];
+        let held = feed.rows.get(base(self.cache)).into_iter().flatten();
+        let held = held.flat_map(|block| block.chunks_exact(self.rows.bytes as usize));
+        for (position, row) in held.enumerate() {
+            self.append(&mut cache, row, position as u64);
+        }
+        cache
+    }
+
     /// Puts the rows of one call, `[heads, dim]` a share, at a position of the caches `[heads, capacity, dim]`.
-    fn append(&mut self, row: &[u8], position: u64) {
+    fn append(&self, to_all: &mut [u8], row: &[u8], position: u64) {
         for ((_, cache_at, cache), (_, row_at, rows)) in self.cache.shares.iter().zip(&self.rows.shares) {
             let (heads, capacity) = (cache.shape[0], cache.shape[1]);
             let dim = (bytes_of(rows) / heads) as usize;
             for head in 0..heads {
                 let from = *row_at as usize + head as usize * dim;
                 let to = (*cache_at + (head * capacity + position) * dim as u64) as usize;
-                self.buffer[to..to + dim].copy_from_slice(&row[from..from + dim]);
+                to_all[to..to + dim].copy_from_slice(&row[from..from + dim]);
             }
         }
     }

@@ -107,6 +107,34 @@ pub fn any_non_finite(values: &[f32]) -> bool {
 }
 }
 
+/// A number as it lies in an array.
+pub trait Lane<T> {
+    /// The number.
+    fn get(&self) -> T;
+}
+
+impl Lane<f32> for f32 {
+    #[inline(always)]
+    fn get(&self) -> f32 {
+        *self
+    }
+}
+
+impl Lane<i32> for i32 {
+    #[inline(always)]
+    fn get(&self) -> i32 {
+        *self
+    }
+}
+
+/// An F32 element as it is stored.
+impl Lane<f32> for [u8; 4] {
+    #[inline(always)]
+    fn get(&self) -> f32 {
+        f32::from_le_bytes(*self)
+    }
+}
+
 #[inline(always)]
 fn halves(bytes: &[u8]) -> impl Iterator<Item = u16> {
     bytes.as_chunks().0.iter().map(|b| u16::from_le_bytes(*b))

@@ -5,8 +5,8 @@ use crate::program::{BUFFER_SHIFT, Program};
 use mica_device::object::Direction;
 use std::borrow::Cow;
 
-/// One buffer an entry. An `in` buffer may be borrowed, so that the states of a call are the very
-/// `out` buffers of the call before.
+/// One buffer an entry. They stay from call to call: what a call left in an `out` edge is the next call's `in` after
+/// [`Edges::turn`], without a copy and without new memory.
 #[derive(Clone, Debug)]
 pub struct Edges<'a> {
     buffers: Vec<Buffer<'a>>,
@@ -25,7 +25,38 @@ struct Buffer<'a> {
 #[derive(Clone, Debug)]
 enum Content<'a> {
     In(Option<Cow<'a, [u8]>>),
-    Out(Vec<u8>),
+    Out(Out),
+}
+
+/// An `out` buffer. It starts a call as zeros, but is cleared only as far as that is seen: a state is mostly
+/// overwritten from its first byte to its last.
+#[derive(Clone, Debug, Default)]
+struct Out {
+    bytes: Vec<u8>,
+    /// Up to here it holds what it should; beyond stands what was there before, for zeros.
+    clear: usize,
+}
+
+impl Out {
+    fn start(&mut self, bytes: u64) {
+        if self.bytes.len() as u64 != bytes {
+            self.bytes = vec![0; bytes as usize];
+        }
+        self.clear = 0;
+    }
+
+    /// The bytes up to `end` are as they should be, but for `[from, end)`, which is about to be overwritten.
+    fn reach(&mut self, from: usize, end: usize) {
+        if from > self.clear {
+            self.bytes[self.clear..from].fill(0);
+        }
+        self.clear = self.clear.max(end);
+    }
+
+    fn finish(&mut self) {
+        let end = self.bytes.len();
+        self.reach(end, end);
+    }
 }
 
 impl<'a> Edges<'a> {
@@ -45,7 +76,7 @@ impl<'a> Edges<'a> {
                     bytes: e.bytes,
                     content: match e.direction {
                         Direction::In => Content::In(None),
-                        Direction::Out => Content::Out(vec![0; e.bytes as usize]),
+                        Direction::Out => Content::Out(Out { bytes: vec![0; e.bytes as usize], clear: 0 }),
                     },
                 }
             })
@@ -77,7 +108,7 @@ impl<'a> Edges<'a> {
         self.buffers
             .iter()
             .find_map(|b| match &b.content {
-                Content::Out(bytes) if b.name == name => Some(bytes.as_slice()),
+                Content::Out(out) if b.name == name => Some(out.bytes.as_slice()),
                 _ => None,
             })
             .ok_or_else(|| no_edge(name, "out"))
@@ -85,16 +116,64 @@ impl<'a> Edges<'a> {
 
     /// Takes the bytes of an `out` edge away; the next call starts it anew. Errors: no such edge.
     pub fn take_out(&mut self, name: &str) -> Result<Vec<u8>, SimError> {
-        self.buffers
-            .iter_mut()
-            .find_map(|b| match &mut b.content {
-                Content::Out(bytes) if b.name == name => Some(std::mem::take(bytes)),
-                _ => None,
-            })
-            .ok_or_else(|| no_edge(name, "out"))
+        let n = self.find(name, Direction::Out)?;
+        match &mut self.buffers[n].content {
+            Content::Out(out) => Ok(std::mem::take(&mut out.bytes)),
+            Content::In(_) => Err(no_edge(name, "out")),
+        }
     }
 
-    /// Checks that everything is set for `program`, and zeroes the `out` buffers.
+    /// The bytes of an `in` edge, to be changed between calls; a borrowed one is copied. Errors: no such edge, or
+    /// one that is not set.
+    pub fn in_mut(&mut self, name: &str) -> Result<&mut [u8], SimError> {
+        let n = self.find(name, Direction::In)?;
+        match &mut self.buffers[n].content {
+            Content::In(Some(bytes)) => Ok(bytes.to_mut()),
+            _ => Err(SimError::EdgeUnset { name: name.into() }),
+        }
+    }
+
+    /// Takes the bytes of an `in` edge away, which is unset then. Errors: no such edge, or one that is not set.
+    pub fn take_in(&mut self, name: &str) -> Result<Vec<u8>, SimError> {
+        let n = self.find(name, Direction::In)?;
+        match &mut self.buffers[n].content {
+            Content::In(bytes) => bytes.take().map(Cow::into_owned),
+            Content::Out(_) => None,
+        }
+        .ok_or_else(|| SimError::EdgeUnset { name: name.into() })
+    }
+
+    /// Makes what the last call wrote to the edge `output` the edge `input`, whose memory the next call writes to.
+    /// Errors: no such edge, or two sizes.
+    pub fn turn(&mut self, output: &str, input: &str) -> Result<(), SimError> {
+        let (from, to) = (self.find(output, Direction::Out)?, self.find(input, Direction::In)?);
+        let (expected, found) = (self.buffers[to].bytes, self.buffers[from].bytes);
+        if found != expected {
+            return Err(SimError::EdgeSize { name: input.into(), expected, found });
+        }
+        let bytes = self.take_out(output)?;
+        let old = match &mut self.buffers[to].content {
+            Content::In(slot) => slot.replace(Cow::Owned(bytes)),
+            Content::Out(_) => None,
+        };
+        if let (Content::Out(out), Some(Cow::Owned(old))) = (&mut self.buffers[from].content, old) {
+            out.bytes = old;
+        }
+        Ok(())
+    }
+
+    fn find(&self, name: &str, direction: Direction) -> Result<usize, SimError> {
+        let found = self.buffers.iter().position(|b| {
+            let of = match b.content {
+                Content::In(_) => Direction::In,
+                Content::Out(_) => Direction::Out,
+            };
+            b.name == name && of == direction
+        });
+        found.ok_or_else(|| no_edge(name, if direction == Direction::In { "in" } else { "out" }))
+    }
+
+    /// Checks that everything is set for `program`, and starts the `out` buffers as zeros.
     pub(crate) fn start(&mut self, program: &Program) -> Result<(), SimError> {
         let same = self.buffers.len() == program.entries.len()
             && self
@@ -111,13 +190,19 @@ impl<'a> Edges<'a> {
                     return Err(SimError::EdgeUnset { name: b.name.clone() });
                 }
                 Content::In(Some(_)) => {}
-                Content::Out(bytes) => {
-                    bytes.clear();
-                    bytes.resize(b.bytes as usize, 0);
-                }
+                Content::Out(out) => out.start(b.bytes),
             }
         }
         Ok(())
+    }
+
+    /// Clears what the call has left untouched.
+    pub(crate) fn finish(&mut self) {
+        for b in &mut self.buffers {
+            if let Content::Out(out) = &mut b.content {
+                out.finish();
+            }
+        }
     }
 
     fn place(&self, address: u64, bytes: u64) -> Option<(usize, std::ops::Range<usize>)> {
@@ -129,12 +214,43 @@ impl<'a> Edges<'a> {
         (end <= self.buffers[buffer].bytes).then_some((buffer, start as usize..end as usize))
     }
 
-    pub(crate) fn read(&self, address: u64, bytes: u64) -> Result<&[u8], Fault> {
+    /// The bytes at an address.
+    pub(crate) fn read(&mut self, address: u64, bytes: u64) -> Result<&[u8], Fault> {
         let outside = Fault::External { address, bytes };
         let (buffer, range) = self.place(address, bytes).ok_or(outside)?;
-        match &self.buffers[buffer].content {
+        match &mut self.buffers[buffer].content {
             Content::In(content) => content.as_deref().map(|c| &c[range]).ok_or(outside),
-            Content::Out(content) => Ok(&content[range]),
+            Content::Out(out) => {
+                out.reach(range.end.max(out.clear), range.end);
+                Ok(&out.bytes[range])
+            }
+        }
+    }
+
+    /// The bytes at an address as a program would read them; `None` outside of the buffers.
+    pub(crate) fn peek(&self, address: u64, bytes: u64) -> Option<Vec<u8>> {
+        let (buffer, range) = self.place(address, bytes)?;
+        match &self.buffers[buffer].content {
+            Content::In(content) => content.as_deref().map(|c| c[range].to_vec()),
+            Content::Out(out) => {
+                let mut found = out.bytes[range.start..range.end.min(out.clear).max(range.start)].to_vec();
+                found.resize(range.len(), 0);
+                Some(found)
+            }
+        }
+    }
+
+    /// The `in` buffer that holds a range of addresses, by its number, and where in it the range begins.
+    pub(crate) fn input_at(&self, address: u64, bytes: u64) -> Option<(usize, usize)> {
+        let (buffer, range) = self.place(address, bytes)?;
+        matches!(self.buffers[buffer].content, Content::In(Some(_))).then_some((buffer, range.start))
+    }
+
+    /// The bytes of an `in` buffer, which nothing changes during a call.
+    pub(crate) fn input(&self, buffer: usize) -> &[u8] {
+        match self.buffers.get(buffer).map(|b| &b.content) {
+            Some(Content::In(Some(bytes))) => bytes,
+            _ => &[],
         }
     }
 
@@ -143,7 +259,10 @@ impl<'a> Edges<'a> {
         let (buffer, range) = self.place(address, bytes).ok_or(outside)?;
         match &mut self.buffers[buffer].content {
             Content::In(_) => Err(Fault::ReadOnly { address }),
-            Content::Out(content) => Ok(&mut content[range]),
+            Content::Out(out) => {
+                out.reach(range.start, range.end);
+                Ok(&mut out.bytes[range])
+            }
         }
     }
 }

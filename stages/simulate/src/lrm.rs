@@ -6,6 +6,7 @@ use crate::error::Fault;
 use crate::l2::FILL;
 use crate::written::Written;
 use mica_device::access::Memory;
+use mica_device::format::Format;
 use mica_device::tile::Tile;
 
 /// The memory; its bytes grow with the tiles that are defined.
@@ -88,6 +89,23 @@ impl Lrm {
         let bytes = self.read(tile, first, elements)?;
         convert::decode(tile.format, tile.frac, bytes, out);
         Ok(())
+    }
+
+    /// Some elements of an F32 tile as they are stored.
+    pub fn floats(&self, tile: &Tile, first: u64, elements: u64) -> Result<&[[u8; 4]], Fault> {
+        debug_assert_eq!(tile.format, Format::F32);
+        Ok(self.read(tile, first, elements)?.as_chunks().0)
+    }
+
+    /// Stores f32 values that are known to be finite, as `store_part`.
+    pub fn store_finite(&mut self, tile: &Tile, first: u64, values: &[f32], counters: &mut Counters) {
+        if tile.format != Format::F32 {
+            return self.store_part(tile, first, values, counters);
+        }
+        let out = self.write(tile, first, values.len() as u64).as_chunks_mut().0;
+        for (o, v) in out.iter_mut().zip(values) {
+            *o = v.to_le_bytes();
+        }
     }
 
     /// Stores f32 values as the tile's first elements, as many as there are values.

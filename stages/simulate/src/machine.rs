@@ -8,7 +8,7 @@ use crate::edges::Edges;
 use crate::error::{Fault, SimError};
 use crate::exec::batch::{Batch, flush};
 use crate::exec::{Core, Scratch, flow, matrix, reduce, rotary, scalar, state, vector};
-use crate::l2::L2;
+use crate::l2::{Base, L2};
 use crate::loops::Loops;
 use crate::lrm::Lrm;
 use crate::matv::Isa;
@@ -148,9 +148,19 @@ impl<'c> Machine<'c> {
     fn run(
         &mut self,
         edges: &mut Edges<'_>,
-        mut observer: Option<&mut dyn Observer>,
+        observer: Option<&mut dyn Observer>,
     ) -> Result<Counters, SimError> {
         edges.start(self.program)?;
+        let done = self.run_started(edges, observer);
+        edges.finish();
+        done
+    }
+
+    fn run_started(
+        &mut self,
+        edges: &mut Edges<'_>,
+        mut observer: Option<&mut dyn Observer>,
+    ) -> Result<Counters, SimError> {
         self.core.lrm.reset();
         self.core.l2.reset();
         self.core.tiles = TileFile::default();
@@ -215,7 +225,10 @@ impl<'c> Machine<'c> {
             return Ok(());
         }
         let external = match i.op {
-            Opcode::Dld => self.transfer(i).ok().map(|(a, bytes)| (a >> BUFFER_SHIFT == 0, bytes)),
+            Opcode::Dld => self
+                .transfer(i)
+                .ok()
+                .map(|(a, bytes)| (a >> BUFFER_SHIFT == 0 || edges.input_at(a, bytes).is_some(), bytes)),
             _ => None,
         };
         let seen = i.op == Opcode::Opb && observer.is_some_and(|o| o.wants(i.src));
@@ -276,10 +289,10 @@ impl<'c> Machine<'c> {
             Opcode::Tdef => scalar::tdef(core, i)?,
             Opcode::Dld => self.dld(i, edges)?,
             Opcode::Dst => self.dst(at, i, edges)?,
-            Opcode::Ldt => flow::ldt(core, i)?,
+            Opcode::Ldt => flow::ldt(core, i, edges)?,
             Opcode::Stt => flow::stt(core, at, i)?,
             Opcode::Bct => flow::bct(core, i)?,
-            Opcode::Matv => matrix::matv(core, at, i)?,
+            Opcode::Matv => matrix::matv(core, at, i, edges)?,
             Opcode::Vbin => vector::vbin(core, i)?,
             Opcode::Vbini => vector::vbini(core, i)?,
             Opcode::Vun => vector::vun(core, i)?,
@@ -321,7 +334,7 @@ impl<'c> Machine<'c> {
             .ok_or(Fault::External { address, bytes })
     }
 
-    fn external<'e>(&self, address: u64, bytes: u64, edges: &'e Edges<'_>) -> Result<&'e [u8], Fault>
+    fn external<'e>(&self, address: u64, bytes: u64, edges: &'e mut Edges<'_>) -> Result<&'e [u8], Fault>
     where
         'c: 'e,
     {
@@ -333,16 +346,19 @@ impl<'c> Machine<'c> {
         }
     }
 
-    fn dld(&mut self, i: &Instr, edges: &Edges<'_>) -> Result<(), Fault> {
+    fn dld(&mut self, i: &Instr, edges: &mut Edges<'_>) -> Result<(), Fault> {
         let (address, bytes) = self.transfer(i)?;
-        if address >> BUFFER_SHIFT == 0 {
+        let (base, from) = if address >> BUFFER_SHIFT == 0 {
             let (content, from) = self.constant(address, bytes)?;
-            self.core.l2.load(i.x, content, from, bytes as usize)
+            (Base::Constants(content), from)
+        } else if let Some((buffer, from)) = edges.input_at(address, bytes) {
+            (Base::Edge(buffer), from)
         } else {
             let source = edges.read(address, bytes)?;
             self.core.l2.write(i.x, bytes)?.copy_from_slice(source);
-            Ok(())
-        }
+            return Ok(());
+        };
+        self.core.l2.load(i.x, base, from, bytes as usize, edges)
     }
 
     fn dst(&mut self, at: usize, i: &Instr, edges: &mut Edges<'_>) -> Result<(), Fault> {

@@ -77,13 +77,13 @@ impl View<'_> {
 
     /// Bytes of L2; `None` past its end.
     pub fn l2(&self, start: u64, bytes: u64) -> Option<Vec<u8>> {
-        self.l2.peek(start, bytes)
+        self.l2.peek(start, bytes, self.edges)
     }
 
     /// Bytes of external memory, by address as a program forms it; `None` outside of the buffers.
     pub fn external(&self, address: u64, bytes: u64) -> Option<Vec<u8>> {
         if address >> BUFFER_SHIFT != 0 {
-            return self.edges.read(address, bytes).ok().map(<[u8]>::to_vec);
+            return self.edges.peek(address, bytes);
         }
         let n = self.segments.partition_point(|s| s.0 <= address);
         let (offset, content) = self.segments[n.checked_sub(1)?];

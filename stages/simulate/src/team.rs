@@ -1,60 +1,87 @@
 //! A second pair of hands for the length of a call.
 //!
 //! Waking a thread for every few hundred kilobytes costs more than the work. So a call keeps some threads of
-//! rayon's pool, which take pieces of work as they come and otherwise watch for more. If the pool has none to
+//! rayon's pool, which take units of work as they come and otherwise watch for more. If the pool has none to
 //! spare, the calling thread does everything itself; nothing waits for a helper that has not begun.
+//!
+//! Each thread has a run of consecutive units, which it takes from the front: what it reads lies on in memory as
+//! the machine expects. Who is through takes from the back of others' runs.
 
-use crate::matv::{Activation, Isa, Piece};
-use std::collections::VecDeque;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// A piece of work that owns what it changes, and where its result belongs.
-#[derive(Debug)]
-pub enum Job<'c> {
-    /// Some tiles of a product.
-    Product { piece: Piece<'c>, x: Arc<Activation>, isa: Isa },
-    /// A function of each element of the result itself.
-    Map(fn(f32) -> f32),
+/// Work in units that any thread may do, in any order; each unit puts its own results where no other does.
+pub trait Units: Send + Sync {
+    /// How many there are, below 2^32.
+    fn count(&self) -> usize;
+
+    /// Does one of them.
+    fn unit(&self, n: usize);
 }
 
-/// A job and the numbers that it works on or fills.
-#[derive(Debug)]
-struct Task<'c> {
-    job: Job<'c>,
-    /// First element of its result within the whole.
-    at: usize,
-    values: Vec<f32>,
+/// Work that is being shared.
+struct Round<'c> {
+    work: Arc<dyn Units + 'c>,
+    /// A thread's run of units: the first in the low half, one past the last in the high half.
+    runs: Vec<AtomicU64>,
+    /// Units not yet done.
+    left: AtomicUsize,
 }
 
-impl Task<'_> {
-    fn run(&mut self) {
-        match &self.job {
-            Job::Product { piece, x, isa } => piece.run(*isa, x, &mut self.values),
-            Job::Map(f) => {
-                for v in &mut self.values {
-                    *v = f(*v);
-                }
+fn run(first: usize, end: usize) -> u64 {
+    first as u64 | (end as u64) << 32
+}
+
+impl<'c> Round<'c> {
+    fn new(work: Arc<dyn Units + 'c>, threads: usize) -> Round<'c> {
+        let count = work.count();
+        let bound = |t: usize| count * t / threads;
+        Round {
+            work,
+            runs: (0..threads).map(|t| AtomicU64::new(run(bound(t), bound(t + 1)))).collect(),
+            left: AtomicUsize::new(count),
+        }
+    }
+
+    /// A unit of thread `t`'s run, from its front or its back.
+    fn take(&self, t: usize, front: bool) -> Option<usize> {
+        let mut taken = None;
+        let next = |r: u64| {
+            let (first, end) = ((r & 0xffff_ffff) as usize, (r >> 32) as usize);
+            taken = (first < end).then_some(if front { first } else { end.wrapping_sub(1) });
+            let rest = if front { (first + 1, end) } else { (first, end.wrapping_sub(1)) };
+            taken.map(|_| run(rest.0, rest.1))
+        };
+        // what the units read was there before the round was; what they write is published by `left`
+        self.runs[t].fetch_update(Ordering::Relaxed, Ordering::Relaxed, next).ok()?;
+        taken
+    }
+
+    /// Does what there is for thread `t`, then what others have left.
+    fn work(&self, t: usize) {
+        let threads = self.runs.len();
+        for other in 0..threads {
+            while let Some(n) = self.take((t + other) % threads, other == 0) {
+                // counted down even by a panic, which the scope passes on: nobody waits for what never comes
+                let _one = One(&self.left);
+                self.work.unit(n);
             }
         }
     }
 }
 
-/// The work of a call and those who do it.
-#[derive(Debug, Default)]
+/// Those who do the work of a call.
+#[derive(Default)]
 pub struct Team<'c> {
-    tasks: Mutex<VecDeque<Task<'c>>>,
-    done: Mutex<Vec<Task<'c>>>,
-    /// Tasks that wait in the queue, for those who watch it without its lock.
-    waiting: AtomicUsize,
-    /// Tasks not yet done.
-    left: AtomicUsize,
+    round: Mutex<Option<Arc<Round<'c>>>>,
+    /// Rounds begun, for those who watch for the next without its lock.
+    rounds: AtomicUsize,
     over: AtomicBool,
     helpers: usize,
 }
 
-/// Looks at the queue after which a helper lets others have the processor for a moment.
-const WATCH: u32 = 1 << 12;
+/// Looks for work after which a helper lets others have the processor for a moment.
+const WATCH: u32 = 1 << 15;
 
 fn lock<T>(m: &Mutex<T>) -> MutexGuard<'_, T> {
     m.lock().unwrap_or_else(PoisonError::into_inner)
@@ -73,8 +100,8 @@ impl<'c> Team<'c> {
         }
         self.over.store(false, Ordering::Release);
         rayon::scope(|s| {
-            for _ in 0..self.helpers {
-                s.spawn(|_| self.help());
+            for t in 1..=self.helpers {
+                s.spawn(move |_| self.help(t));
             }
             // whether `body` returns or panics, the helpers go home
             let _end = End(&self.over);
@@ -87,11 +114,18 @@ impl<'c> Team<'c> {
         self.helpers + 1
     }
 
-    fn help(&self) {
+    fn help(&self, t: usize) {
+        let mut seen = 0;
         let mut watched = 0;
         while !self.over.load(Ordering::Acquire) {
-            if self.waiting.load(Ordering::Acquire) > 0 && self.take_one() {
+            let rounds = self.rounds.load(Ordering::Acquire);
+            if rounds != seen {
+                seen = rounds;
                 watched = 0;
+                let round = lock(&self.round).clone();
+                if let Some(round) = round {
+                    round.work(t);
+                }
                 continue;
             }
             watched += 1;
@@ -102,35 +136,20 @@ impl<'c> Team<'c> {
         }
     }
 
-    /// Does one task; false where there is none.
-    fn take_one(&self) -> bool {
-        let Some(mut task) = lock(&self.tasks).pop_front() else { return false };
-        self.waiting.fetch_sub(1, Ordering::AcqRel);
-        // counted down even by a panic, which the scope passes on: nobody waits for what never comes
-        let _one = One(&self.left);
-        task.run();
-        lock(&self.done).push(task);
-        true
-    }
-
-    /// Does all of `jobs` (work, first element of its result, the values it works on), and shows each result
-    /// to `take`, in any order.
-    pub fn run(
-        &self,
-        jobs: impl IntoIterator<Item = (Job<'c>, usize, Vec<f32>)>,
-        mut take: impl FnMut(usize, Vec<f32>),
-    ) {
-        let tasks: Vec<_> = jobs.into_iter().map(|(job, at, values)| Task { job, at, values }).collect();
-        self.left.fetch_add(tasks.len(), Ordering::AcqRel);
-        self.waiting.fetch_add(tasks.len(), Ordering::AcqRel);
-        lock(&self.tasks).extend(tasks);
-        while self.take_one() {}
-        while self.left.load(Ordering::Acquire) > 0 {
+    /// Does all units of `work`; returns when they are done, whoever did them.
+    pub fn run(&self, work: Arc<dyn Units + 'c>) {
+        if self.helpers == 0 {
+            return (0..work.count()).for_each(|n| work.unit(n));
+        }
+        let round = Arc::new(Round::new(work, self.threads()));
+        *lock(&self.round) = Some(Arc::clone(&round));
+        self.rounds.fetch_add(1, Ordering::Release);
+        round.work(0);
+        while round.left.load(Ordering::Acquire) > 0 {
             std::hint::spin_loop();
         }
-        for task in lock(&self.done).drain(..) {
-            take(task.at, task.values);
-        }
+        // the work is the caller's again as soon as those who looked in late have left
+        *lock(&self.round) = None;
     }
 }
 
@@ -143,7 +162,7 @@ impl Drop for End<'_> {
     }
 }
 
-/// Counts one task off when it is dropped.
+/// Counts one unit off when it is dropped.
 struct One<'a>(&'a AtomicUsize);
 
 impl Drop for One<'_> {
@@ -154,23 +173,32 @@ impl Drop for One<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Job, Team};
+    use super::{Team, Units};
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    /// Counts how often each unit was done.
+    struct Counted(Vec<AtomicUsize>);
+
+    impl Units for Counted {
+        fn count(&self) -> usize {
+            self.0.len()
+        }
+        fn unit(&self, n: usize) {
+            self.0[n].fetch_add(1, Ordering::Relaxed);
+        }
+    }
 
     #[test]
-    fn every_job_is_done_once_whoever_does_it() {
+    fn every_unit_is_done_once_whoever_does_it() {
         for threads in [1, 2, 3] {
             let team = Team::new(threads);
-            let work = |jobs: usize| {
-                let jobs = (0..jobs).map(|n| (Job::Map(|v| v + 1.0), n * 10, vec![n as f32; 3]));
-                let mut seen = Vec::new();
-                team.run(jobs, |at, values| seen.push((at, values)));
-                seen.sort_by_key(|s| s.0);
-                seen
-            };
             let check = || {
-                for jobs in [0, 1, 50] {
-                    let expected: Vec<_> = (0..jobs).map(|n| (n * 10, vec![n as f32 + 1.0; 3])).collect();
-                    assert_eq!(work(jobs), expected);
+                for count in [0, 1, 2, 50, 1000] {
+                    let work = Arc::new(Counted((0..count).map(|_| AtomicUsize::new(0)).collect()));
+                    team.run(Arc::clone(&work) as Arc<dyn Units>);
+                    let done = work.0.iter().map(|n| n.load(Ordering::Relaxed));
+                    assert!(done.eq(std::iter::repeat_n(1, count)), "{threads} threads, {count} units");
                 }
             };
             team.with(check);

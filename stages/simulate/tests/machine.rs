@@ -61,6 +61,35 @@ fn a_call_leaves_nothing_behind() {
 }
 
 #[test]
+fn states_turn_without_leaving_anything_behind() {
+    // stores one element of two, and says at 8 what it sees of the other: it must be 0 and not what the buffer
+    // held two calls ago
+    let text = "dld l2=0, bytes=16, -, s1, -, off=0
+                tdef.f32 t0, lrm=0, 1x2, -
+                ldt.f32 t0, l2=0
+                vbini.add t0, t0, 1.0
+                stt.f32 t0, l2=0
+                dst l2=4, bytes=4, -, s2, -, off=4
+                dld l2=64, bytes=8, -, s2, -, off=0
+                dst l2=64, bytes=4, -, s2, -, off=8";
+    let program = Program::load(&kernel(text, 16, 16, 0)).unwrap();
+    let mut m = machine(&program, &[]).unwrap();
+    let mut edges = Edges::new(&program);
+    edges.set_in("in", f32s(&[7.0, 1.0, 8.0, 9.0])).unwrap();
+    for n in 0..4 {
+        m.call(&mut edges).unwrap();
+        assert_eq!(floats(edges.out("out").unwrap()), [0.0, n as f32 + 2.0, 0.0, 0.0]);
+        edges.turn("out", "in").unwrap();
+    }
+    edges.in_mut("in").unwrap()[4..8].copy_from_slice(&5f32.to_le_bytes());
+    assert_eq!(floats(&edges.take_in("in").unwrap()), [0.0, 5.0, 0.0, 0.0]);
+    assert_eq!(edges.in_mut("in").unwrap_err().to_string(), "edge `in` is not set");
+    assert_eq!(edges.turn("out", "state").unwrap_err().to_string(), "the kernel has no in edge `state`");
+    let other = Program::load(&kernel(text, 24, 16, 0)).unwrap();
+    assert!(Edges::new(&other).turn("out", "in").is_err(), "two sizes");
+}
+
+#[test]
 fn wrong_edges_and_constants_are_named() {
     let k = kernel(ECHO, 8, 8, 12);
     let program = Program::load(&k).unwrap();

@@ -16,7 +16,6 @@ use mica_simulate::matv::{Activation, Isa, Piece};
 use mica_simulate::timing::{Inputs, cycles};
 use mica_simulate::{Counters, Edges, Machine, Options, Program};
 use model::{Model, Words};
-use std::collections::BTreeMap;
 use std::time::Instant;
 
 const THREADS: usize = 2;
@@ -24,7 +23,7 @@ const LAYERS: usize = 8;
 const VOCABULARY: u64 = 32_768;
 /// Tokens before the clock runs, and those that it measures.
 const WARM: u64 = 2;
-const TOKENS: u64 = 12;
+const TOKENS: u64 = 40;
 /// Bytes of a matrix that a thread takes at a time.
 const PIECE: u64 = 1 << 18;
 
@@ -33,7 +32,9 @@ fn main() {
     if std::env::args().any(|a| a == "--test") {
         return;
     }
-    if let Err(e) = rayon::ThreadPoolBuilder::new().num_threads(THREADS).build_global() {
+    if let Err(e) =
+        rayon::ThreadPoolBuilder::new().num_threads(THREADS).start_handler(probe::pin).build_global()
+    {
         eprintln!("the pool exists already: {e}");
     }
     let model = Model::new(LAYERS, VOCABULARY);
@@ -42,7 +43,7 @@ fn main() {
         model.bytes() as f64 / 1e9,
         model::DISTINCT
     );
-    let probe = probe::Probe::new(THREADS);
+    let probe = probe::Probe::new(model.distinct().map(|d| d.1), THREADS);
     let decode = decode(&model, &probe);
     let matrices = matrices(&model, &probe);
     println!("\n{:<34}{:>10}{:>10}{:>10}", "", "GB/s", "of probe", "limit");
@@ -56,7 +57,7 @@ fn main() {
 }
 
 /// Weight bytes a second of decode, and their ratio to the probe: the medians over tokens.
-fn decode(model: &Model, probe: &probe::Probe) -> (f64, f64) {
+fn decode(model: &Model, probe: &probe::Probe<'_>) -> (f64, f64) {
     let kernel = &model.kernel;
     let rates = Rates { bus_bytes: 32, clock_mhz: 1000 };
     let program = Program::load(kernel).expect("a kernel that was just linked");
@@ -64,35 +65,28 @@ fn decode(model: &Model, probe: &probe::Probe) -> (f64, f64) {
     let options = Options { threads: THREADS, strict: false };
     let mut machine = Machine::new(&program, &model.product, &constants, options).expect("a machine");
     let mut words = Words(1);
-    let mut ins: BTreeMap<String, Vec<u8>> = BTreeMap::new();
+    let mut edges = Edges::new(&program);
+    let mut states = Vec::new();
     for e in kernel.entries.iter().filter(|e| e.direction == Direction::In) {
         let fill = if e.name == "forced_ids.in" { 0xff } else { 0 };
-        ins.insert(e.name.clone(), vec![fill; e.bytes as usize]);
+        edges.set_in(&e.name, vec![fill; e.bytes as usize]).expect("an entry");
+        let back = e.name.replace(".in", ".out");
+        if kernel.entries.iter().any(|o| o.name == back && o.bytes == e.bytes) {
+            states.push((back, e.name.clone()));
+        }
     }
     let mut samples = Vec::new();
     let mut counters = Counters::default();
     for position in 0..WARM + TOKENS {
         let id = words.next() % VOCABULARY;
-        ins.insert("token.in".into(), id.to_le_bytes().to_vec());
-        ins.insert("pos.in".into(), position.to_le_bytes().to_vec());
+        edges.set_in("token.in", id.to_le_bytes().to_vec()).expect("an entry");
+        edges.set_in("pos.in", position.to_le_bytes().to_vec()).expect("an entry");
         let before = probe.run();
         let start = Instant::now();
-        let mut edges = Edges::new(&program);
-        for (name, bytes) in &ins {
-            edges.set_in(name, bytes.as_slice()).expect("an entry");
-        }
         counters += machine.call(&mut edges).expect("a call");
-        let mut outs = Vec::new();
-        for e in kernel.entries.iter().filter(|e| e.direction == Direction::Out) {
-            outs.push((e.name.clone(), edges.take_out(&e.name).expect("an entry")));
-        }
-        drop(edges);
         // states return as they are; the cache's rows are few bytes and stay out of the picture
-        for (name, bytes) in outs {
-            let back = name.replace(".out", ".in");
-            if let Some(slot) = ins.get_mut(&back).filter(|s| s.len() == bytes.len()) {
-                *slot = bytes;
-            }
+        for (out, back) in &states {
+            edges.turn(out, back).expect("a state");
         }
         let seconds = start.elapsed().as_secs_f64();
         let touched = cycles(kernel, &model.product, &rates, Inputs { position, ..Inputs::default() })
@@ -120,7 +114,7 @@ fn decode(model: &Model, probe: &probe::Probe) -> (f64, f64) {
 
 /// The same for the matrix kernels alone: every matrix of every distinct layer, and eight experts of each,
 /// every thread its share of the tiles.
-fn matrices(model: &Model, probe: &probe::Probe) -> (f64, f64) {
+fn matrices(model: &Model, probe: &probe::Probe<'_>) -> (f64, f64) {
     let isa = Isa::best();
     let mut words = Words(2);
     let mut samples = Vec::new();
@@ -154,9 +148,10 @@ fn matrices(model: &Model, probe: &probe::Probe) -> (f64, f64) {
         let before = probe.run();
         let start = Instant::now();
         std::thread::scope(|s| {
-            for share in pieces.chunks(pieces.len().div_ceil(THREADS)) {
+            for (t, share) in pieces.chunks(pieces.len().div_ceil(THREADS)).enumerate() {
                 let vectors = &vectors;
                 s.spawn(move || {
+                    probe::pin(t);
                     let mut out = vec![0.0; 1 << 16];
                     for (piece, rows, x) in share {
                         piece.run(isa, &vectors[*x], &mut out[..*rows]);

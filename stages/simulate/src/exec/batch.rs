@@ -9,33 +9,94 @@ use super::{Core, count_infinite};
 use crate::edges::Edges;
 use crate::error::Fault;
 use crate::matv::{Activation, Isa, Piece};
-use crate::team::{Job, Team};
+use crate::team::{Team, Units};
 use mica_device::access::TileFile;
 use mica_device::isa::{Instr, Opcode};
-use mica_device::layout::{LANES, MatrixLayout, WeightFormat};
+use mica_device::layout::{LANES, MatrixLayout, TILE_ROWS, WeightFormat};
 use mica_device::tile::{Tile, matrix};
 use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Entries after which a batch is full: as many tiles keep any number of threads busy.
 const FULL: usize = 1 << 12;
 
 /// Bytes of weights from which on products are shared out.
 const SHARED_BYTES: u64 = 1 << 17;
-/// Pieces a thread that work is cut into, so that threads of unequal speed end together, and the fewest bytes
-/// of a piece.
-const PIECES: u64 = 8;
-const PIECE_BYTES: u64 = 1 << 16;
+/// Rows of a full tile, as a length.
+const ROWS: usize = TILE_ROWS as usize;
 
 /// One instruction that was put off.
 #[derive(Debug)]
-enum Work<'c> {
-    /// A product into a tile.
-    Product { to: Tile, matrix: MatrixLayout, bytes: &'c [u8], x: usize },
+enum Work {
+    /// A product into a tile: the next of `Products`.
+    Product { to: Tile },
     /// A tile to L2.
     Store { tile: Tile, to: Stored, at: u32 },
     /// L2 to an edge.
     Send { from: u32, address: u64, bytes: u64 },
+}
+
+/// A product of constants and a prepared vector.
+#[derive(Clone, Copy, Debug)]
+struct Product<'c> {
+    matrix: MatrixLayout,
+    bytes: &'c [u8],
+    /// The vector, by its number.
+    x: usize,
+    /// The first of its tiles among those of all products, and the first of its padded rows.
+    tile: usize,
+    row: usize,
+}
+
+/// Products that wait, and their results; a tile of a matrix is a unit of work.
+#[derive(Debug, Default)]
+struct Products<'c> {
+    isa: Isa,
+    list: Vec<Product<'c>>,
+    /// Prepared vectors; those beyond the ones in use keep their memory for later.
+    activations: Vec<Activation>,
+    tiles: usize,
+    rows: usize,
+    bytes: u64,
+    /// The bits of the results, padded rows product after product.
+    out: Vec<AtomicU32>,
+}
+
+impl Units for Products<'_> {
+    fn count(&self) -> usize {
+        self.tiles
+    }
+
+    fn unit(&self, n: usize) {
+        let p = &self.list[self.list.partition_point(|p| p.tile <= n) - 1];
+        let first = n - p.tile;
+        let rows = p.matrix.rows.next_multiple_of(LANES) as usize;
+        let mut values = [0.0; ROWS];
+        let values = &mut values[..ROWS.min(rows - first * ROWS)];
+        Piece { matrix: p.matrix, bytes: p.bytes, first }.run(self.isa, &self.activations[p.x], values);
+        for (out, v) in self.out[p.row + first * ROWS..].iter().zip(values) {
+            // published with the end of the unit
+            out.store(v.to_bits(), Ordering::Relaxed);
+        }
+    }
+}
+
+impl<'c> Products<'c> {
+    fn push(&mut self, matrix: MatrixLayout, bytes: &'c [u8], x: usize) {
+        self.list.push(Product { matrix, bytes, x, tile: self.tiles, row: self.rows });
+        self.tiles += matrix.tiles() as usize;
+        self.rows += matrix.rows.next_multiple_of(LANES) as usize;
+        self.bytes += matrix.bytes();
+        if self.out.len() < self.rows {
+            self.out.resize_with(self.rows, AtomicU32::default);
+        }
+    }
+
+    fn clear(&mut self) {
+        self.list.clear();
+        (self.tiles, self.rows, self.bytes) = (0, 0, 0);
+    }
 }
 
 /// What a vector was prepared from: place and length in local register memory, and the grouping.
@@ -44,17 +105,14 @@ type Vector = (u32, u64, Option<u32>);
 /// The instructions put off, in program order, each with its place in the program.
 #[derive(Debug, Default)]
 pub struct Batch<'c> {
-    work: Vec<(usize, Work<'c>)>,
-    /// Prepared vectors; those beyond `vectors` keep their memory for later.
-    activations: Vec<Arc<Activation>>,
+    work: Vec<(usize, Work)>,
+    products: Arc<Products<'c>>,
     vectors: Vec<Vector>,
     /// Local register memory and L2 that the work will write, and L2 that it will read.
     lrm: Ranges,
     l2_writes: Ranges,
     l2_reads: Ranges,
     out: Vec<f32>,
-    /// Buffers of pieces, for the next ones.
-    spare: Vec<Vec<f32>>,
 }
 
 /// A few ranges; one that goes on where another ends extends it.
@@ -80,8 +138,8 @@ impl<'c> Batch<'c> {
         self.work.is_empty()
     }
 
-    /// Whether `i` could see that the work has not been done, or change what it works on. `external`: the
-    /// address and length of a transfer.
+    /// Whether `i` could see that the work has not been done, or change what it works on. `external`: whether a
+    /// transfer reads what no call changes, and its length.
     pub fn meets(&self, i: &Instr, tiles: &TileFile, external: Option<(bool, u64)>) -> bool {
         if self.work.len() >= FULL {
             return true;
@@ -101,9 +159,9 @@ impl<'c> Batch<'c> {
             // an edge that is read may be one that is sent to
             Opcode::Sld => !self.l2_reads.0.is_empty(),
             Opcode::Sget => self.lrm.meet(&tile(1)),
-            Opcode::Dld => external.is_none_or(|(constant, bytes)| {
+            Opcode::Dld => external.is_none_or(|(unchanging, bytes)| {
                 let written = l2(bytes);
-                (!constant && !self.l2_reads.0.is_empty())
+                (!unchanging && !self.l2_reads.0.is_empty())
                     || self.l2_writes.meet(&written)
                     || self.l2_reads.meet(&written)
             }),
@@ -125,17 +183,30 @@ impl<'c> Batch<'c> {
         elements: impl FnOnce() -> I,
     ) {
         let grouping = matrix.format.scaling.map(|s| s.group);
-        let vector = (from.offset, from.len(), grouping);
-        let x = self.vectors.iter().position(|v| *v == vector).unwrap_or_else(|| {
-            self.vectors.push(vector);
-            let n = self.vectors.len();
-            self.activations.resize_with(n.max(self.activations.len()), Arc::default);
-            Arc::make_mut(&mut self.activations[n - 1]).prepare(isa, &matrix, elements());
-            n - 1
-        });
         debug_assert_eq!(grouping.is_none(), matrix.format.weight == WeightFormat::F16);
+        let vector = (from.offset, from.len(), grouping);
+        let products = self.products();
+        products.isa = isa;
+        let x = self.vectors.iter().position(|v| *v == vector).unwrap_or(self.vectors.len());
+        if x == self.vectors.len() {
+            self.vectors.push(vector);
+            let products = self.products();
+            products.activations.resize_with((x + 1).max(products.activations.len()), Activation::default);
+            products.activations[x].prepare(isa, &matrix, elements());
+        }
+        self.products().push(matrix, bytes, x);
         self.lrm.add(to.range());
-        self.work.push((at, Work::Product { to, matrix, bytes, x }));
+        self.work.push((at, Work::Product { to }));
+    }
+
+    /// The products that wait, to be changed. A helper that looked in late may still hold those of the last
+    /// round, which are left to it then.
+    fn products(&mut self) -> &mut Products<'c> {
+        if Arc::get_mut(&mut self.products).is_none() {
+            self.products = Arc::default();
+        }
+        // nobody else has what was just made
+        Arc::get_mut(&mut self.products).expect("the only owner")
     }
 
     /// Puts off a store of instruction `at`.
@@ -152,46 +223,21 @@ impl<'c> Batch<'c> {
         self.work.push((at, Work::Send { from, address, bytes }));
     }
 
-    fn compute(&mut self, isa: Isa, team: &Team<'c>) {
-        let Batch { work, activations, out, spare, .. } = self;
-        let mut rows = 0;
-        let mut total = 0;
-        let mut all = Vec::with_capacity(work.len());
-        for (_, w) in work.iter() {
-            if let Work::Product { matrix, bytes, x, .. } = w {
-                all.push((*matrix, *bytes, *x, rows));
-                rows += matrix.rows.next_multiple_of(LANES) as usize;
-                total += matrix.bytes();
-            }
+    fn compute(&mut self, team: &Team<'c>) {
+        let Batch { products, out, .. } = self;
+        if products.bytes < SHARED_BYTES {
+            (0..products.count()).for_each(|n| products.unit(n));
+        } else {
+            team.run(Arc::clone(products) as Arc<dyn Units + 'c>);
         }
-        if out.len() < rows {
-            out.resize(rows, 0.0);
-        }
-        let threads = team.threads() as u64;
-        if threads == 1 || total < SHARED_BYTES {
-            for (matrix, bytes, x, at) in all {
-                let rows = matrix.rows.next_multiple_of(LANES) as usize;
-                Piece { matrix, bytes, first: 0 }.run(isa, &activations[x], &mut out[at..at + rows]);
-            }
-            return;
-        }
-        let about = (total / (PIECES * threads)).max(PIECE_BYTES);
-        let mut jobs = Vec::new();
-        for (matrix, bytes, x, at) in all {
-            for (piece, first, rows) in Piece::of(matrix, bytes, about) {
-                let mut values = spare.pop().unwrap_or_default();
-                values.resize(rows, 0.0);
-                jobs.push((Job::Product { piece, x: activations[x].clone(), isa }, at + first, values));
-            }
-        }
-        team.run(jobs, |at, values| {
-            out[at..at + values.len()].copy_from_slice(&values);
-            spare.push(values);
-        });
+        out.clear();
+        let bits = products.out[..products.rows].iter();
+        out.extend(bits.map(|v| f32::from_bits(v.load(Ordering::Relaxed))));
     }
 
     fn clear(&mut self) {
         self.work.clear();
+        self.products().clear();
         self.vectors.clear();
         self.lrm.0.clear();
         self.l2_writes.0.clear();
@@ -205,15 +251,16 @@ pub fn flush(core: &mut Core<'_>, edges: &mut Edges<'_>) -> Result<(), (usize, F
         return Ok(());
     }
     let mut batch = std::mem::take(&mut core.batch);
-    batch.compute(core.isa, &core.team);
+    batch.compute(&core.team);
     let mut rest = batch.out.as_slice();
     let mut done = Ok(());
     for (at, work) in &batch.work {
         let one = match work {
-            Work::Product { to, matrix, .. } => {
-                let (out, after) = rest.split_at(matrix.rows.next_multiple_of(LANES) as usize);
+            Work::Product { to } => {
+                // a product fills its tile, and its rows are padded
+                let (out, after) = rest.split_at(to.len().next_multiple_of(LANES) as usize);
                 rest = after;
-                let out = &out[..matrix.rows as usize];
+                let out = &out[..to.len() as usize];
                 count_infinite(out, &mut core.counters);
                 core.lrm.store(to, out, &mut core.counters);
                 Ok(())

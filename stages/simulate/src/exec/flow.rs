@@ -59,13 +59,13 @@ fn stored_as(i: &Instr) -> Stored {
 }
 
 /// L2 to tile.
-pub fn ldt(core: &mut Core<'_>, i: &Instr) -> Result<(), Fault> {
+pub fn ldt(core: &mut Core<'_>, i: &Instr, edges: &Edges<'_>) -> Result<(), Fault> {
     let t = core.tile(i, 0)?;
     let from = stored_as(i);
     if !converts(from.format, t.format) {
         return Err(Fault::Format { tile: i.r[0] });
     }
-    let source = core.l2.read(i.x, t.len() * from.format.bytes())?;
+    let source = core.l2.read(i.x, t.len() * from.format.bytes(), edges)?;
     let out = core.lrm.write(&t, 0, t.len());
     let to = Stored { format: t.format, frac: t.frac };
     convert(from, source, to, out, &mut core.scratch.a, &mut core.counters);
@@ -102,7 +102,7 @@ pub fn send(
     address: u64,
     bytes: u64,
 ) -> Result<(), Fault> {
-    let source = core.l2.read(from, bytes)?;
+    let source = core.l2.read_apart(from, bytes, edges)?;
     edges.write(address, bytes)?.copy_from_slice(source);
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! The matrix–vector product.
 
 use super::{Core, Scratch, count_infinite, expect};
+use crate::edges::Edges;
 use crate::error::Fault;
 use crate::matv::matv as kernel;
 use mica_device::format::Format;
@@ -9,7 +10,7 @@ use mica_device::layout::LANES;
 use mica_device::tile::matrix;
 
 /// `T[r0] = W · T[r1]`, W in L2: put off where W is constants as they lie, else done at once.
-pub fn matv(core: &mut Core<'_>, at: usize, i: &Instr) -> Result<(), Fault> {
+pub fn matv(core: &mut Core<'_>, at: usize, i: &Instr, edges: &Edges<'_>) -> Result<(), Fault> {
     let (to, from) = (core.of(i, 0, Format::F32)?, core.of(i, 1, Format::F16)?);
     let m = matrix(i, from.len()).ok_or(Fault::Operand { what: "group", value: i.z as i64 })?;
     expect(i, 0, &to, m.rows)?;
@@ -21,7 +22,7 @@ pub fn matv(core: &mut Core<'_>, at: usize, i: &Instr) -> Result<(), Fault> {
     }
     let Scratch { activation, out, .. } = &mut core.scratch;
     activation.prepare(core.isa, &m, elements());
-    let bytes = core.l2.read(i.x, m.bytes())?;
+    let bytes = core.l2.read(i.x, m.bytes(), edges)?;
     out.clear();
     out.resize(m.rows.next_multiple_of(LANES) as usize, 0.0);
     kernel(core.isa, &m, bytes, activation, out);

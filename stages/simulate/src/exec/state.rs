@@ -4,6 +4,7 @@
 
 use super::reduce::{DOTS, dots};
 use super::{Core, Scratch, count_infinite, expect};
+use crate::convert::{Lane, any_non_finite};
 use crate::error::Fault;
 use mica_device::format::Format;
 use mica_device::isa::Instr;
@@ -52,8 +53,12 @@ pub fn tmvt(core: &mut Core<'_>, i: &Instr) -> Result<(), Fault> {
         out.resize(m.cols as usize, 0.0);
     }
     for (row, first, elements) in pieces(&m, 1) {
-        core.lrm.load_part(&m, first, elements, a)?;
-        add_rows(a, &b[row..], out);
+        if m.format == Format::F32 {
+            add_stored_rows(core.lrm.floats(&m, first, elements)?, &b[row..], out);
+        } else {
+            core.lrm.load_part(&m, first, elements, a)?;
+            add_decoded_rows(a, &b[row..], out);
+        }
     }
     count_infinite(out, &mut core.counters);
     core.lrm.store(&to, out, &mut core.counters);
@@ -63,16 +68,16 @@ pub fn tmvt(core: &mut Core<'_>, i: &Instr) -> Result<(), Fault> {
 /// Columns whose sums stay in registers while the rows go by.
 const STRIP: usize = 64;
 
-wide! {
 /// `out[c] += v[r] · a[r][c]`, rows ascending.
-fn add_rows(a: &[f32], v: &[f32], out: &mut [f32]) {
+#[inline(always)]
+fn add_rows<A: Lane<f32>>(a: &[A], v: &[f32], out: &mut [f32]) {
     let cols = out.len();
     let (strips, rest) = out.as_chunks_mut::<STRIP>();
     for (n, strip) in strips.iter_mut().enumerate() {
         let mut sums = *strip;
         for (row, v) in a.chunks_exact(cols).zip(v) {
             for (sum, a) in sums.iter_mut().zip(&row[n * STRIP..(n + 1) * STRIP]) {
-                *sum += v * a;
+                *sum += v * a.get();
             }
         }
         *strip = sums;
@@ -80,20 +85,43 @@ fn add_rows(a: &[f32], v: &[f32], out: &mut [f32]) {
     let first = cols - rest.len();
     for (row, v) in a.chunks_exact(cols).zip(v) {
         for (sum, a) in rest.iter_mut().zip(&row[first..]) {
-            *sum += v * a;
+            *sum += v * a.get();
         }
     }
+}
+
+wide! {
+fn add_stored_rows(a: &[[u8; 4]], v: &[f32], out: &mut [f32]) {
+    add_rows(a, v, out);
 }
 }
 
 wide! {
-/// `a[r][c] += u[r] · v[c]`.
-fn add_outer(a: &mut [f32], u: &[f32], v: &[f32]) {
-    for (row, u) in a.chunks_exact_mut(v.len().max(1)).zip(u) {
-        for (a, v) in row.iter_mut().zip(v) {
-            *a += u * v;
+fn add_decoded_rows(a: &[f32], v: &[f32], out: &mut [f32]) {
+    add_rows(a, v, out);
+}
+}
+
+/// `out[r][c] = a[r][c] + u[r] · v[c]`.
+#[inline(always)]
+fn add_outer<A: Lane<f32>>(a: &[A], u: &[f32], v: &[f32], out: &mut [f32]) {
+    let cols = v.len().max(1);
+    for ((row, out), u) in a.chunks_exact(cols).zip(out.chunks_exact_mut(cols)).zip(u) {
+        for ((a, out), v) in row.iter().zip(out).zip(v) {
+            *out = a.get() + u * v;
         }
     }
+}
+
+wide! {
+fn add_outer_stored(a: &[[u8; 4]], u: &[f32], v: &[f32], out: &mut [f32]) {
+    add_outer(a, u, v, out);
+}
+}
+
+wide! {
+fn add_outer_decoded(a: &[f32], u: &[f32], v: &[f32], out: &mut [f32]) {
+    add_outer(a, u, v, out);
 }
 }
 
@@ -109,14 +137,23 @@ pub fn tout(core: &mut Core<'_>, i: &Instr) -> Result<(), Fault> {
     if !itself && ra.start < rb.end && rb.start < ra.end {
         return Err(Fault::Overlap { a: i.r[0], b: i.r[1] });
     }
-    let Scratch { a, b, c, .. } = &mut core.scratch;
+    let Scratch { a, b, c, out, .. } = &mut core.scratch;
     core.lrm.load(&u, b)?;
     core.lrm.load(&v, c)?;
     for (row, first, elements) in pieces(&m, 1) {
-        core.lrm.load_part(&m, first, elements, a)?;
-        add_outer(a, &b[row..], c);
-        count_infinite(a, &mut core.counters);
-        core.lrm.store_part(&to, first, a, &mut core.counters);
+        out.resize(elements as usize, 0.0);
+        if m.format == Format::F32 {
+            add_outer_stored(core.lrm.floats(&m, first, elements)?, &b[row..], c, out);
+        } else {
+            core.lrm.load_part(&m, first, elements, a)?;
+            add_outer_decoded(a, &b[row..], c, out);
+        }
+        if any_non_finite(out) {
+            count_infinite(out, &mut core.counters);
+            core.lrm.store_part(&to, first, out, &mut core.counters);
+        } else {
+            core.lrm.store_finite(&to, first, out, &mut core.counters);
+        }
     }
     Ok(())
 }

@@ -3,16 +3,18 @@
 use super::flow::{Stored, convert, converts};
 use super::{Core, Scratch, expect};
 use crate::convert::{
-    any_non_finite, bf16_to_f32, decode_fx, encode_words, f32_to_bf16, f32_to_fx, saturate,
+    Lane, any_non_finite, bf16_to_f32, decode_fx, encode_words, f32_to_bf16, f32_to_fx, saturate,
 };
 use crate::counters::Counters;
 use crate::error::Fault;
 use crate::functions;
-use crate::team::{Job, Team};
+use crate::team::{Team, Units};
 use mica_device::access::Strides;
 use mica_device::format::Format;
 use mica_device::isa::{Broadcast, Instr, UnaryOp, VectorOp};
 use mica_device::tile::Tile;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Elements worked on at a time: few enough to stay in the first cache of the host.
 const PIECE: u64 = 2048;
@@ -23,9 +25,9 @@ const SHARE: usize = 512;
 /// Calls `f(a, b)` with each of the first operand's elements from `first` on, the second's that it meets,
 /// and puts the results into `out`. `all` elements has the whole first operand.
 #[inline(always)]
-fn combine<T: Copy>(
+fn combine<A: Lane<T>, T: Copy>(
     (first, all): (usize, usize),
-    a: &[T],
+    a: &[A],
     b: &[T],
     mode: Broadcast,
     out: &mut [T],
@@ -35,12 +37,12 @@ fn combine<T: Copy>(
     match mode {
         _ if m == 1 && !b.is_empty() => {
             for (o, a) in out.iter_mut().zip(a) {
-                *o = f(*a, b[0]);
+                *o = f(a.get(), b[0]);
             }
         }
         Broadcast::Same => {
             for ((o, a), b) in out.iter_mut().zip(a).zip(&b[first..]) {
-                *o = f(*a, *b);
+                *o = f(a.get(), *b);
             }
         }
         Broadcast::Cyclic => {
@@ -49,7 +51,7 @@ fn combine<T: Copy>(
                 let b = &b[(first + at) % m..];
                 let n = b.len().min(a.len() - at);
                 for ((o, a), b) in out[at..at + n].iter_mut().zip(&a[at..at + n]).zip(b) {
-                    *o = f(*a, *b);
+                    *o = f(a.get(), *b);
                 }
                 at += n;
             }
@@ -61,7 +63,7 @@ fn combine<T: Copy>(
                 let n = (run - (first + at) % run).min(a.len() - at);
                 let b = b[(first + at) / run];
                 for (o, a) in out[at..at + n].iter_mut().zip(&a[at..at + n]) {
-                    *o = f(*a, b);
+                    *o = f(a.get(), b);
                 }
                 at += n;
             }
@@ -78,8 +80,15 @@ fn smaller(a: f32, b: f32) -> f32 {
     if a.is_nan() || a <= b { a } else { b }
 }
 
-wide! {
-fn apply(op: VectorOp, place: (usize, usize), a: &[f32], b: &[f32], mode: Broadcast, out: &mut [f32]) {
+#[inline(always)]
+fn apply<A: Lane<f32>>(
+    op: VectorOp,
+    place: (usize, usize),
+    a: &[A],
+    b: &[f32],
+    mode: Broadcast,
+    out: &mut [f32],
+) {
     match op {
         VectorOp::Add => combine(place, a, b, mode, out, |a, b| a + b),
         VectorOp::Sub => combine(place, a, b, mode, out, |a, b| a - b),
@@ -88,6 +97,17 @@ fn apply(op: VectorOp, place: (usize, usize), a: &[f32], b: &[f32], mode: Broadc
         VectorOp::Max => combine(place, a, b, mode, out, larger),
         VectorOp::Min => combine(place, a, b, mode, out, smaller),
     }
+}
+
+wide! {
+fn apply_decoded(op: VectorOp, at: (usize, usize), a: &[f32], b: &[f32], mode: Broadcast, out: &mut [f32]) {
+    apply(op, at, a, b, mode, out);
+}
+}
+
+wide! {
+fn apply_stored(op: VectorOp, at: (usize, usize), a: &[[u8; 4]], b: &[f32], mode: Broadcast, out: &mut [f32]) {
+    apply(op, at, a, b, mode, out);
 }
 }
 
@@ -100,9 +120,6 @@ fn count_overflow(
     out: &[f32],
     counters: &mut Counters,
 ) {
-    if !any_non_finite(out) {
-        return;
-    }
     let m = b.len();
     let run = (all / m.max(1)).max(1);
     for (n, (v, a)) in (first..).zip(out.iter().zip(a)) {
@@ -129,12 +146,22 @@ fn floats(
     let apart = written == read || written.end <= read.start || read.end <= written.start;
     let piece = if apart { PIECE } else { from.len().max(1) };
     for first in (0..from.len()).step_by(piece as usize) {
-        core.lrm.load_part(from, first, piece.min(from.len() - first), a)?;
+        let elements = piece.min(from.len() - first);
         let place = (first as usize, from.len() as usize);
-        c.resize(a.len(), 0.0);
-        apply(op, place, a, b, mode, c);
-        count_overflow(place, a, b, mode, c, &mut core.counters);
-        core.lrm.store_part(to, first, c, &mut core.counters);
+        c.resize(elements as usize, 0.0);
+        if from.format == Format::F32 {
+            apply_stored(op, place, core.lrm.floats(from, first, elements)?, b, mode, c);
+        } else {
+            core.lrm.load_part(from, first, elements, a)?;
+            apply_decoded(op, place, a, b, mode, c);
+        }
+        if any_non_finite(c) {
+            core.lrm.load_part(from, first, elements, a)?;
+            count_overflow(place, a, b, mode, c, &mut core.counters);
+            core.lrm.store_part(to, first, c, &mut core.counters);
+        } else {
+            core.lrm.store_finite(to, first, c, &mut core.counters);
+        }
     }
     Ok(())
 }
@@ -262,13 +289,36 @@ fn each(a: &[f32], out: &mut [f32], f: impl Fn(f32) -> f32) {
     }
 }
 
+/// A function of each of many elements, given and left as bits.
+struct Mapped {
+    f: fn(f32) -> f32,
+    values: Vec<AtomicU32>,
+}
+
+impl Units for Mapped {
+    fn count(&self) -> usize {
+        self.values.len().div_ceil(SHARE)
+    }
+
+    fn unit(&self, n: usize) {
+        for v in self.values.chunks(SHARE).nth(n).unwrap_or_default() {
+            // published with the end of the unit
+            let x = f32::from_bits(v.load(Ordering::Relaxed));
+            v.store((self.f)(x).to_bits(), Ordering::Relaxed);
+        }
+    }
+}
+
 /// The same over all threads, for what costs more than passing it on.
 fn shared(team: &Team<'_>, a: &[f32], out: &mut [f32], f: fn(f32) -> f32) {
     if team.threads() == 1 || a.len() < 2 * SHARE {
         return each(a, out, f);
     }
-    let jobs = a.chunks(SHARE).enumerate().map(|(n, a)| (Job::Map(f), n * SHARE, a.to_vec()));
-    team.run(jobs, |at, values| out[at..at + values.len()].copy_from_slice(&values));
+    let work = Arc::new(Mapped { f, values: a.iter().map(|v| AtomicU32::new(v.to_bits())).collect() });
+    team.run(Arc::clone(&work) as Arc<dyn Units>);
+    for (o, v) in out.iter_mut().zip(&work.values) {
+        *o = f32::from_bits(v.load(Ordering::Relaxed));
+    }
 }
 
 /// Strided copy within local register memory.

@@ -69,11 +69,10 @@ fn logistic(x: f32) -> (u64, i32) {
     let m = m >> 31;
     let t = m.checked_shr(n.unsigned_abs()).unwrap_or(0);
     let below = (1 << 31) + t;
-    if x.is_sign_negative() {
-        (((m << 31) + below / 2) / below, n - 31)
-    } else {
-        (((1 << 62) + below / 2) / below, -31)
-    }
+    // signs are as good as random: chosen without a jump
+    let negative = x.is_sign_negative();
+    let above = if negative { m << 31 } else { 1 << 62 };
+    ((above + below / 2) / below, if negative { n - 31 } else { -31 })
 }
 
 /// `1 / (1 + e^-x)`: 1 above 104, 0 below -104.

@@ -23,15 +23,14 @@ pub const fn round(negative: bool, mantissa: u64, exponent: i32) -> f32 {
     let drop = last - exponent;
     let kept = if drop <= 0 {
         mantissa << -drop
-    } else if drop > 64 {
-        0
+    } else if drop < 64 {
+        let floor = mantissa >> drop;
+        let rest = mantissa & ((1 << drop) - 1);
+        let half = 1 << (drop - 1);
+        floor + (rest > half || (rest == half && floor & 1 == 1)) as u64
     } else {
-        let wide = mantissa as u128;
-        let floor = wide >> drop;
-        let rest = wide - (floor << drop);
-        let half = 1u128 << (drop - 1);
-        let up = rest > half || (rest == half && floor & 1 == 1);
-        (floor + up as u128) as u64
+        // a tie goes to the even 0
+        (drop == 64 && mantissa > 1 << 63) as u64
     };
     // a carry out of the mantissa lands in the exponent, where it belongs
     let bits = (((last + 149) as u64) << 23) + kept;

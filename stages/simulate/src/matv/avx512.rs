@@ -8,8 +8,9 @@ use mica_device::format::Format;
 use mica_device::layout::{LANES, MatrixLayout, Scaling, WeightFormat};
 use std::arch::x86_64::*;
 
-/// How far ahead of the loads to prefetch, in bytes.
-const AHEAD: usize = 4096;
+/// How far ahead of the loads to ask for bytes, into the second cache: asking for the first would take the few
+/// places that it has for what is on the way.
+const AHEAD: usize = 6144;
 
 /// All rows of a tile.
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
@@ -36,17 +37,17 @@ fn subs<const S: usize>(m: &MatrixLayout, t: &TileView<'_>, x: &Activation, out:
     }
 }
 
-/// The vectors of a step, one a sub-block, as they lie in the tile; asks for those further on.
+/// The vector of sub-block `i` in a step, as it lies in the tile; asks for every `EVERY`th of those further on:
+/// where there is little to do with each, the machine asks for the rest early enough by itself.
+#[inline]
 #[target_feature(enable = "avx512f")]
-fn load<const S: usize>(vectors: &[[[u8; 64]; S]], step: usize) -> [__m512i; S] {
-    let step = &vectors[step];
-    let mut v = [_mm512_setzero_si512(); S];
-    for (v, bytes) in v.iter_mut().zip(step) {
-        _mm_prefetch::<_MM_HINT_T0>(bytes.as_ptr().wrapping_add(AHEAD).cast());
-        // SAFETY: `bytes` is 64 bytes long, the width of the load.
-        *v = unsafe { _mm512_loadu_si512(bytes.as_ptr().cast()) };
+fn load<const S: usize, const EVERY: usize>(step: &[[u8; 64]; S], i: usize) -> __m512i {
+    let bytes = step[i].as_ptr();
+    if i.is_multiple_of(EVERY) {
+        _mm_prefetch::<_MM_HINT_T1>(bytes.wrapping_add(AHEAD).cast());
     }
-    v
+    // SAFETY: a sub-block's vector is 64 bytes long, the width of the load.
+    unsafe { _mm512_loadu_si512(bytes.cast()) }
 }
 
 /// Each of two dwords in all lanes. No closure: it would stay a call, which has no vectors to return.
@@ -72,13 +73,13 @@ fn integer<const S: usize, const NIBBLES: bool>(
         if NIBBLES {
             let (flip, mask) = (_mm512_set1_epi8(0x88u8 as i8), _mm512_set1_epi8(0x0f));
             let digits = x.digits.as_chunks::<2>().0;
-            for (step, digits) in b.steps(8).zip(&digits[b.steps(8)]) {
+            for (step, digits) in vectors[b.steps(8)].iter().zip(&digits[b.steps(8)]) {
                 let [first, second] = [both(digits[0]), both(digits[1])];
-                let v = load::<S>(vectors, step);
                 for i in 0..S {
+                    let v = load::<S, 1>(step, i);
                     // two's complement plus 8 is the nibble with its sign bit flipped: (v ^ flip) & mask
-                    let near = _mm512_ternarylogic_epi32::<0x28>(v[i], flip, mask);
-                    let shifted = _mm512_srli_epi32::<4>(v[i]);
+                    let near = _mm512_ternarylogic_epi32::<0x28>(v, flip, mask);
+                    let shifted = _mm512_srli_epi32::<4>(v);
                     let far = _mm512_ternarylogic_epi32::<0x28>(shifted, flip, mask);
                     low[i] = _mm512_dpbusd_epi32(low[i], near, first[0]);
                     high[i] = _mm512_dpbusd_epi32(high[i], near, first[1]);
@@ -88,11 +89,10 @@ fn integer<const S: usize, const NIBBLES: bool>(
             }
         } else {
             let flip = _mm512_set1_epi8(0x80u8 as i8);
-            for (step, digits) in b.steps(4).zip(&x.digits[b.steps(4)]) {
+            for (step, digits) in vectors[b.steps(4)].iter().zip(&x.digits[b.steps(4)]) {
                 let d = both(*digits);
-                let v = load::<S>(vectors, step);
                 for i in 0..S {
-                    let byte = _mm512_xor_si512(v[i], flip);
+                    let byte = _mm512_xor_si512(load::<S, 2>(step, i), flip);
                     low[i] = _mm512_dpbusd_epi32(low[i], byte, d[0]);
                     high[i] = _mm512_dpbusd_epi32(high[i], byte, d[1]);
                 }
@@ -148,12 +148,12 @@ fn halves<const S: usize>(t: &TileView<'_>, x: &Activation) -> [__m512; S] {
     let mut acc = [_mm512_setzero_ps(); S];
     for b in &x.blocks {
         let mut sum = [_mm512_setzero_ps(); S];
-        for (step, x) in b.steps(2).zip(&values[b.steps(2)]) {
+        for (step, x) in vectors[b.steps(2)].iter().zip(&values[b.steps(2)]) {
             let x = [_mm512_set1_ps(x[0]), _mm512_set1_ps(x[1])];
-            let v = load::<S>(vectors, step);
             for i in 0..S {
-                let even = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(v[i]));
-                let odd = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_srli_epi32::<16>(v[i])));
+                let v = load::<S, 2>(step, i);
+                let even = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(v));
+                let odd = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(_mm512_srli_epi32::<16>(v)));
                 sum[i] = _mm512_add_ps(sum[i], _mm512_mul_ps(even, x[0]));
                 sum[i] = _mm512_add_ps(sum[i], _mm512_mul_ps(odd, x[1]));
             }

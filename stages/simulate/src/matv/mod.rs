@@ -49,8 +49,9 @@ impl<'m> TileView<'m> {
 }
 
 /// An implementation of the rule.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Isa {
+    #[default]
     /// Safe Rust that the compiler vectorises as the target allows.
     Portable,
     /// AVX2 with F16C.
