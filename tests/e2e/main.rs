@@ -16,6 +16,7 @@ mod network;
 mod parameters;
 mod predict;
 mod stress;
+mod synth;
 mod together;
 
 use mica_fetch::testing::edit_tensor;

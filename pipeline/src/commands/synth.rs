@@ -9,7 +9,7 @@ use crate::synth::{Files, Form, GROUP, Stream, Tensor, Values, config, delivery,
 use mica_models::{Stack, describe};
 use std::cell::Cell;
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{ErrorKind, Write};
 use std::path::Path;
 use std::time::Instant;
 
@@ -47,7 +47,7 @@ pub fn run(s: &Synth) -> Result<u8, CliError> {
     };
     let failed = |path: &Path| {
         let path = path.to_path_buf();
-        move |source| CliError::Write { path, source }
+        move |source| CliError::Write { path, source: advised(source) }
     };
     fs::create_dir_all(parent).map_err(failed(parent))?;
     room(parent, files.bytes)?;
@@ -93,6 +93,19 @@ pub fn run(s: &Synth) -> Result<u8, CliError> {
     Ok(WELL)
 }
 
+/// What to do about a disk, a quota or a limit of file sizes that is full; other errors as they are.
+fn advised(e: std::io::Error) -> std::io::Error {
+    match e.kind() {
+        ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge => {
+            std::io::Error::new(e.kind(), format!("{e}; nothing is left behind: make room, or {LESS}"))
+        }
+        _ => e,
+    }
+}
+
+/// Ways to a smaller delivery.
+const LESS: &str = "take fewer layers, --packed, a smaller --vocab or another disk";
+
 /// Fails where the file system has less free than the delivery needs.
 fn room(dir: &Path, needed: u64) -> Result<(), CliError> {
     let free = rustix::fs::statvfs(dir)
@@ -106,7 +119,7 @@ fn enough(dir: &Path, needed: u64, free: u64) -> Result<(), CliError> {
         return Ok(());
     }
     Err(CliError::Usage(format!(
-        "the delivery takes {:.1} GB and {} has {:.1} GB free; take fewer layers, --packed, a smaller --vocab or another disk",
+        "the delivery takes {:.1} GB and {} has {:.1} GB free; {LESS}",
         needed as f64 / 1e9,
         dir.display(),
         free as f64 / 1e9

@@ -9,7 +9,7 @@ use mica_device::segment::{PlanEntry, SegmentPlan, Storage};
 use mica_models::analysis::{WeightUse, weight_uses};
 use mica_models::hir::Function;
 use mica_models::registry::described;
-use mica_models::{Part, describe};
+use mica_models::{Part, Stack, describe};
 use serde_json::Value;
 
 /// Layers whose constants differ; the others repeat them, far enough apart that no cache keeps them.
@@ -46,13 +46,7 @@ pub struct Model {
 impl Model {
     /// A stack of so many layers and rows of vocabulary.
     pub fn new(layers: usize, vocabulary: u64) -> Model {
-        let model = &described()[0];
-        let mut config = model.published_config().expect("a shipped file");
-        let text = config.get_mut("text_config").and_then(Value::as_object_mut).expect("text fields");
-        text.insert("num_hidden_layers".into(), layers.into());
-        text.insert("vocab_size".into(), vocabulary.into());
-        text.get_mut("layer_types").and_then(Value::as_array_mut).expect("types").truncate(layers);
-        let stack = describe(model.name, &config).expect("the published fields");
+        let stack = stack(layers, vocabulary);
         let product = Product::named("qb16").expect("a product");
         let mut segments = Vec::new();
         let mut of_part = Vec::new();
@@ -93,6 +87,24 @@ impl Model {
     pub fn distinct(&self) -> impl Iterator<Item = (&SegmentPlan, &[u8])> {
         self.segments.iter().map(|s| (&s.0, s.1.as_slice()))
     }
+}
+
+/// The published description, cut to so many layers and rows of vocabulary.
+fn stack(layers: usize, vocabulary: u64) -> Stack {
+    let model = &described()[0];
+    let mut config = model.published_config().expect("a shipped file");
+    let text = config.get_mut("text_config").and_then(Value::as_object_mut).expect("text fields");
+    text.insert("num_hidden_layers".into(), layers.into());
+    text.insert("vocab_size".into(), vocabulary.into());
+    text.get_mut("layer_types").and_then(Value::as_array_mut).expect("types").truncate(layers);
+    describe(model.name, &config).expect("the published fields")
+}
+
+/// Bytes of the constant segments of such a stack.
+pub fn constant_bytes(layers: usize, vocabulary: u64) -> u64 {
+    let stack = stack(layers, vocabulary);
+    let parts = stack.parts().into_iter();
+    parts.map(|part| plan(stack.function(part).expect("a part of the stack")).bytes).sum()
 }
 
 /// The formats of the shipped recipe.

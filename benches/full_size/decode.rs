@@ -1,13 +1,12 @@
-//! Decoding at the published dimensions, as a ratio to what the memory gives in the same run:
-//! `cargo bench -p mica-simulate --bench full_size`.
+//! Decoding, as a ratio to what the memory gives in the same run: eight layers, a vocabulary of 32,768 rows, i4
+//! experts and i8 for the rest, two threads.
 //!
-//! Eight layers, a vocabulary of 32,768 rows, i4 experts and i8 for the rest, two threads. Weight bytes
-//! touched are counted from the instruction stream. The machine's own bandwidth wanders, so probe and work
-//! take turns, and each figure is compared with the probes around it.
+//! Weight bytes touched are counted from the instruction stream. The machine's own bandwidth wanders, so probe and
+//! work take turns, and each figure is compared with the probes around it.
 
-mod model;
-mod probe;
-
+use crate::model::{self, Model, Words};
+use crate::probe::{self, Probe};
+use crate::{Figure, median};
 use mica_device::layout::{MatrixLayout, TILE_ROWS};
 use mica_device::object::Direction;
 use mica_device::product::Rates;
@@ -15,7 +14,6 @@ use mica_device::segment::Storage;
 use mica_simulate::matv::{Activation, Isa, Piece};
 use mica_simulate::timing::{Inputs, cycles};
 use mica_simulate::{Counters, Edges, Machine, Options, Program};
-use model::{Model, Words};
 use std::time::Instant;
 
 const THREADS: usize = 2;
@@ -27,37 +25,32 @@ const TOKENS: u64 = 40;
 /// Bytes of a matrix that a thread takes at a time.
 const PIECE: u64 = 1 << 18;
 
-fn main() {
-    // under `cargo test` a bench only has to build
-    if std::env::args().any(|a| a == "--test") {
-        return;
-    }
+/// The figures, and what the probe has seen from least to most.
+pub fn figures() -> (Vec<Figure>, (f64, f64)) {
     if let Err(e) =
         rayon::ThreadPoolBuilder::new().num_threads(THREADS).start_handler(probe::pin).build_global()
     {
         eprintln!("the pool exists already: {e}");
     }
     let model = Model::new(LAYERS, VOCABULARY);
-    println!(
-        "{LAYERS} layers, {VOCABULARY} rows of vocabulary, {THREADS} threads, {:.2} GB of constants ({} layers' worth)",
+    eprintln!(
+        "decode: {LAYERS} layers, {VOCABULARY} rows of vocabulary, {THREADS} threads, {:.2} GB of constants ({} layers' worth)",
         model.bytes() as f64 / 1e9,
         model::DISTINCT
     );
-    let probe = probe::Probe::new(model.distinct().map(|d| d.1), THREADS);
-    let decode = decode(&model, &probe);
-    let matrices = matrices(&model, &probe);
-    println!("\n{:<34}{:>10}{:>10}{:>10}", "", "GB/s", "of probe", "limit");
-    println!("{:<34}{:>10.1}{:>10}", "read probe, least to most", probe.least(), "");
-    println!("{:<34}{:>10.1}{:>10}", "", probe.most(), "");
-    for (name, (rate, ratio), limit) in
-        [("decode", decode, "0.45"), ("matrix kernels alone", matrices, "0.85")]
-    {
-        println!("{name:<34}{rate:>10.1}{ratio:>10.2}{limit:>10}");
+    let probe = Probe::new(model.distinct().map(|d| d.1), THREADS);
+    let mut all = Vec::new();
+    for (name, least, (rate, ratio)) in [
+        ("simulated decode, weight bytes touched", 0.45, decode(&model, &probe)),
+        ("matrix kernels alone", 0.85, matrices(&model, &probe)),
+    ] {
+        all.push(Figure::at_least(name, ratio, least, format!("of the probe, {rate:.1} GB/s")));
     }
+    (all, (probe.least(), probe.most()))
 }
 
 /// Weight bytes a second of decode, and their ratio to the probe: the medians over tokens.
-fn decode(model: &Model, probe: &probe::Probe<'_>) -> (f64, f64) {
+fn decode(model: &Model, probe: &Probe<'_>) -> (f64, f64) {
     let kernel = &model.kernel;
     let rates = Rates { bus_bytes: 32, clock_mhz: 1000 };
     let program = Program::load(kernel).expect("a kernel that was just linked");
@@ -94,7 +87,7 @@ fn decode(model: &Model, probe: &probe::Probe<'_>) -> (f64, f64) {
         let rate = touched.share.bytes.constants as f64 / seconds / 1e9;
         let around = f64::midpoint(before, probe.run());
         if position == 0 {
-            println!(
+            eprintln!(
                 "{:.1} MB of weights a token, {} instructions",
                 touched.share.bytes.constants as f64 / 1e6,
                 touched.share.instructions
@@ -102,10 +95,10 @@ fn decode(model: &Model, probe: &probe::Probe<'_>) -> (f64, f64) {
         }
         if position >= WARM {
             samples.push((rate, rate / around));
-            println!("token {position:>2}: {:.1} ms, {rate:.1} GB/s, probe {around:.1}", seconds * 1e3);
+            eprintln!("token {position:>2}: {:.1} ms, {rate:.1} GB/s, probe {around:.1}", seconds * 1e3);
         }
     }
-    println!(
+    eprintln!(
         "saturations {}, overflows {}, non-finite {}",
         counters.saturations, counters.f16_overflows, counters.non_finite
     );
@@ -114,7 +107,7 @@ fn decode(model: &Model, probe: &probe::Probe<'_>) -> (f64, f64) {
 
 /// The same for the matrix kernels alone: every matrix of every distinct layer, and eight experts of each,
 /// every thread its share of the tiles.
-fn matrices(model: &Model, probe: &probe::Probe<'_>) -> (f64, f64) {
+fn matrices(model: &Model, probe: &Probe<'_>) -> (f64, f64) {
     let isa = Isa::best();
     let mut words = Words(2);
     let mut samples = Vec::new();
@@ -167,10 +160,5 @@ fn matrices(model: &Model, probe: &probe::Probe<'_>) -> (f64, f64) {
 }
 
 fn medians(samples: Vec<(f64, f64)>) -> (f64, f64) {
-    let median = |of: fn(&(f64, f64)) -> f64| {
-        let mut all: Vec<f64> = samples.iter().map(of).collect();
-        all.sort_by(f64::total_cmp);
-        all[all.len() / 2]
-    };
-    (median(|s| s.0), median(|s| s.1))
+    (median(samples.iter().map(|s| s.0)), median(samples.iter().map(|s| s.1)))
 }

@@ -1,0 +1,205 @@
+//! From a delivery to constant segments: rates a core, memory, bytes written, and what one changed layer costs.
+
+use crate::Figure;
+use crate::model::constant_bytes;
+use std::fs;
+use std::io::{Read, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+const MICA: &str = env!("CARGO_BIN_EXE_mica-under-test");
+const MODEL: &str = "qwen3_5_35b_a3b";
+/// Rows of vocabulary.
+const VOCABULARY: u64 = 32_768;
+/// Bytes of a file: about a layer each, so that a changed layer is a changed file.
+const SHARD: &str = "1000000000";
+/// How often the memory of a run is looked at.
+const LOOK: Duration = Duration::from_millis(5);
+
+/// What is measured of one form of delivery.
+pub struct Form {
+    /// What the bench calls it.
+    pub name: &'static str,
+    format: &'static str,
+    layers: u64,
+    /// Delivery bytes a second of a core, in units of 10^9.
+    rate: f64,
+}
+
+/// Quantized by its publisher, four-bit experts in 8-bit containers.
+pub const QUANTIZED: Form = Form { name: "quantized", format: "w4a16", layers: 4, rate: 1.0 };
+/// bfloat16, quantized here.
+pub const BFLOAT16: Form = Form { name: "bfloat16", format: "bf16", layers: 2, rate: 0.4 };
+
+/// What a run took.
+struct Taken {
+    wall: f64,
+    /// User and system time.
+    cpu: f64,
+    /// Most memory at a time beside mapped files.
+    memory: u64,
+    /// Bytes that went to files.
+    written: u64,
+}
+
+/// A folder that goes when the bench ends.
+struct Place(PathBuf);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        if let Err(e) = fs::remove_dir_all(&self.0) {
+            eprintln!("{}: {e}", self.0.display());
+        }
+    }
+}
+
+impl Place {
+    fn mica(&self, arguments: &[&str]) -> Taken {
+        let mut command = Command::new(MICA);
+        command
+            .arg("-C")
+            .arg(self.0.join("delivery"))
+            .arg("--cache")
+            .arg(self.0.join("cache"))
+            .args(arguments);
+        run(command)
+    }
+}
+
+/// Runs the command to its end.
+#[expect(clippy::zombie_processes, reason = "`wait4` waits for it, and tells what it took")]
+fn run(mut command: Command) -> Taken {
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let start = Instant::now();
+    let child = command.spawn().expect("the command starts");
+    let pid = child.id();
+    let mut memory = 0;
+    let mut status = 0;
+    // SAFETY: `rusage` is plain numbers, for which zeros are a value.
+    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+    loop {
+        // SAFETY: both pointers are to live values of the types that the call writes; the child is this
+        // process's own and nobody else waits for it.
+        let waited = unsafe { libc::wait4(pid.cast_signed(), &mut status, libc::WNOHANG, &mut usage) };
+        if waited == pid.cast_signed() {
+            break;
+        }
+        assert_eq!(waited, 0, "the child can be waited for");
+        memory = memory.max(anonymous(pid));
+        std::thread::sleep(LOOK);
+    }
+    assert_eq!(status, 0, "{command:?} succeeds");
+    let seconds = |t: libc::timeval| t.tv_sec as f64 + t.tv_usec as f64 / 1e6;
+    Taken {
+        wall: start.elapsed().as_secs_f64(),
+        cpu: seconds(usage.ru_utime) + seconds(usage.ru_stime),
+        memory,
+        // counted in blocks of 512 bytes
+        written: usage.ru_oublock as u64 * 512,
+    }
+}
+
+/// Resident bytes of a process that are no file's.
+fn anonymous(pid: u32) -> u64 {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let line = status.lines().find_map(|l| l.strip_prefix("RssAnon:"));
+    let kib = line.and_then(|l| l.trim().strip_suffix(" kB")).and_then(|n| n.trim().parse::<u64>().ok());
+    kib.unwrap_or(0) << 10
+}
+
+/// Makes a delivery, and measures every step from it to constant segments.
+pub fn figures(form: &Form) -> Vec<Figure> {
+    let place = Place(std::env::temp_dir().join(format!("mica-full-size-{}", std::process::id())));
+    fs::create_dir_all(&place.0).expect("a temporary folder");
+    let delivery = place.0.join("delivery");
+    let mut synth = Command::new(MICA);
+    synth.args(["synth", MODEL, "--format", form.format, "--shard-size", SHARD]);
+    synth.args(["--vocab", &VOCABULARY.to_string()]);
+    synth.arg("--layers").arg(form.layers.to_string()).arg("--out").arg(&delivery);
+    let made = run(synth);
+    let shards = shards(&delivery);
+    let bytes: u64 = shards.iter().map(|s| s.1).sum();
+    eprintln!(
+        "{}: {:.2} GB in {} files, made in {:.1} s",
+        form.name,
+        bytes as f64 / 1e9,
+        shards.len(),
+        made.wall
+    );
+    let rate = |bytes: u64, t: &Taken| bytes as f64 / 1e9 / t.cpu;
+
+    let scanned = place.mica(&["build", "fetch:*"]);
+    let built = place.mica(&["build", "quantize:*"]);
+    let constants = constant_bytes(form.layers as usize, VOCABULARY);
+    let layer = bytes / form.layers;
+    let linked = place.mica(&["build", "link:full.kernel"]);
+    let file = change(&delivery, &shards);
+    let rescanned = place.mica(&["build", "fetch:*"]);
+    let changed = place.mica(&["build", "link:full.kernel"]);
+    let named = |what: &str| format!("{}: {what}", form.name);
+    eprintln!(
+        "{}: scan {:.1} s, pack and quantize {:.1} s, link {:.2} s, {:.2} GB of constants; memory of the scan {:.0} MB",
+        form.name,
+        scanned.wall,
+        built.wall,
+        linked.wall,
+        constants as f64 / 1e9,
+        scanned.memory as f64 / 1e6
+    );
+    vec![
+        Figure::at_least(named("scan (digests)"), rate(bytes, &scanned), 2.0, "GB/s a core"),
+        Figure::at_least(
+            named("pack and quantize, delivery bytes"),
+            rate(bytes, &built),
+            form.rate,
+            "GB/s a core",
+        ),
+        Figure::at_most(
+            named("memory of it beside mapped files"),
+            built.memory as f64 / layer as f64,
+            3.0,
+            format!("layers' bytes, {:.0} MB", built.memory as f64 / 1e6),
+        ),
+        Figure::at_most(
+            named("bytes written"),
+            built.written as f64 / constants as f64,
+            1.05,
+            format!("of the constants, {:.2} GB", built.written as f64 / 1e9),
+        ),
+        Figure::at_least(named("rescan of a changed file"), rate(file, &rescanned), 2.0, "GB/s a core"),
+        Figure::at_most(named("one changed layer: pack, quantize, link"), changed.wall, 5.0, "s"),
+    ]
+}
+
+/// The files of weights and their lengths, in order.
+fn shards(delivery: &Path) -> Vec<(PathBuf, u64)> {
+    let mut found: Vec<(PathBuf, u64)> = fs::read_dir(delivery)
+        .expect("the delivery")
+        .map(|e| e.expect("an entry").path())
+        .filter(|p| {
+            p.file_name().is_some_and(|n| {
+                n.to_string_lossy().starts_with("model") && p.extension().is_some_and(|e| e == "safetensors")
+            })
+        })
+        .map(|p| {
+            let bytes = fs::metadata(&p).expect("a file").len();
+            (p, bytes)
+        })
+        .collect();
+    found.sort();
+    found
+}
+
+/// Changes one byte in the middle of a file of a layer; gives the bytes of the file.
+fn change(delivery: &Path, shards: &[(PathBuf, u64)]) -> u64 {
+    let (path, bytes) = &shards[shards.len() / 2];
+    assert!(path.starts_with(delivery));
+    let mut file = fs::File::options().read(true).write(true).open(path).expect("a file of weights");
+    let mut byte = [0];
+    file.seek(SeekFrom::Start(bytes / 2)).expect("the middle");
+    file.read_exact(&mut byte).expect("a byte");
+    file.seek(SeekFrom::Start(bytes / 2)).expect("the middle");
+    file.write_all(&[byte[0] ^ 1]).expect("the byte");
+    *bytes
+}

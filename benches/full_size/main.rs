@@ -1,0 +1,70 @@
+//! The figures at the published dimensions, measured on this machine beside what its memory gives in the same run:
+//! `cargo bench -p mica-tests --bench full_size`.
+//!
+//! It takes about 4 GB of memory, 12 GB below the temporary folder (`TMPDIR`), and some minutes. It judges nothing:
+//! a busy machine is no failure. Words after `--` name the groups to run: `decode`, `quantized`, `bfloat16`.
+
+mod decode;
+mod delivery;
+mod model;
+mod probe;
+
+/// A measured figure beside what was promised.
+pub struct Figure {
+    name: String,
+    value: f64,
+    limit: f64,
+    /// Whether less is better.
+    at_most: bool,
+    unit: String,
+}
+
+impl Figure {
+    /// A figure that should be at least so much.
+    pub fn at_least(name: impl Into<String>, value: f64, limit: f64, unit: impl Into<String>) -> Figure {
+        Figure { name: name.into(), value, limit, at_most: false, unit: unit.into() }
+    }
+
+    /// A figure that should be at most so much.
+    pub fn at_most(name: impl Into<String>, value: f64, limit: f64, unit: impl Into<String>) -> Figure {
+        Figure { name: name.into(), value, limit, at_most: true, unit: unit.into() }
+    }
+}
+
+/// The middle one.
+pub fn median(values: impl Iterator<Item = f64>) -> f64 {
+    let mut values: Vec<f64> = values.collect();
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+fn main() {
+    let asked: Vec<String> = std::env::args().skip(1).filter(|a| a != "--bench").collect();
+    // under `cargo test` a bench only has to build
+    if asked.iter().any(|a| a == "--test") {
+        return;
+    }
+    let wanted = |group: &str| asked.is_empty() || asked.iter().any(|a| a == group);
+    let mut figures = Vec::new();
+    let mut probe = None;
+    if wanted("decode") {
+        let (found, seen) = decode::figures();
+        figures.extend(found);
+        probe = Some(seen);
+    }
+    for form in [delivery::QUANTIZED, delivery::BFLOAT16] {
+        if wanted(form.name) {
+            figures.extend(delivery::figures(&form));
+        }
+    }
+    println!("{:<62}{:>10}{:>10}", "figure", "measured", "limit");
+    if let Some((least, most)) = probe {
+        println!("{:<62}{least:>10.1}{:>10}  GB/s, the slowest run", "read probe, two threads", "");
+        println!("{:<62}{most:>10.1}{:>10}  GB/s, the fastest run", "", "");
+    }
+    for f in figures {
+        let bound = if f.at_most { "<" } else { ">" };
+        let missed = if f.at_most == (f.value > f.limit) { "  MISSED" } else { "" };
+        println!("{:<62}{:>10.2}{bound:>4}{:>6.2}  {}{missed}", f.name, f.value, f.limit, f.unit);
+    }
+}
