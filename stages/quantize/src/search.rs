@@ -60,8 +60,8 @@ impl Grid {
     }
 
     #[inline(always)]
-    fn nearest(&self, x: f32) -> f32 {
-        self.clamp((x + ROUND) - ROUND)
+    fn nearest<const ROUNDS: bool>(&self, x: f32) -> f32 {
+        self.clamp(if ROUNDS { x.round_ties_even() } else { (x + ROUND) - ROUND })
     }
 
     // Written as two selections, which are one instruction each; `f32::clamp` also orders NaN.
@@ -121,11 +121,39 @@ pub(crate) fn fit(
     q: &mut [i8],
 ) -> Result<Lanes<Fit>, Unfit> {
     #[cfg(target_arch = "x86_64")]
-    if std::arch::is_x86_feature_detected!("avx2") {
-        // SAFETY: the processor has AVX2, all that the function asks for.
-        return unsafe { fit_avx2(groups, grid, format, scratch, q) };
+    {
+        if avx512() {
+            // SAFETY: the processor has what the function asks for.
+            return unsafe { fit_avx512(groups, grid, format, scratch, q) };
+        }
+        if std::arch::is_x86_feature_detected!("avx2") {
+            // SAFETY: the processor has AVX2, all that the function asks for.
+            return unsafe { fit_avx2(groups, grid, format, scratch, q) };
+        }
     }
     fit_portable(groups, grid, format, scratch, q)
+}
+
+/// Whether the processor has all that `fit_avx512` asks for.
+#[cfg(target_arch = "x86_64")]
+fn avx512() -> bool {
+    std::arch::is_x86_feature_detected!("avx512f")
+        && std::arch::is_x86_feature_detected!("avx512bw")
+        && std::arch::is_x86_feature_detected!("avx512dq")
+        && std::arch::is_x86_feature_detected!("avx512vl")
+}
+
+/// The same operations compiled for registers of 512 bits: a register a value of all lanes.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
+fn fit_avx512(
+    groups: Groups<'_>,
+    grid: Grid,
+    format: ScaleFormat,
+    scratch: &mut Scratch,
+    q: &mut [i8],
+) -> Result<Lanes<Fit>, Unfit> {
+    fit_in::<true>(groups, grid, format, scratch, q)
 }
 
 /// The same operations compiled for registers of 256 bits.
@@ -138,11 +166,23 @@ fn fit_avx2(
     scratch: &mut Scratch,
     q: &mut [i8],
 ) -> Result<Lanes<Fit>, Unfit> {
-    fit_portable(groups, grid, format, scratch, q)
+    fit_in::<true>(groups, grid, format, scratch, q)
 }
 
-#[inline(always)]
 fn fit_portable(
+    groups: Groups<'_>,
+    grid: Grid,
+    format: ScaleFormat,
+    scratch: &mut Scratch,
+    q: &mut [i8],
+) -> Result<Lanes<Fit>, Unfit> {
+    fit_in::<false>(groups, grid, format, scratch, q)
+}
+
+/// `ROUNDS`: whether rounding to an integer is one instruction. Without it two additions do the same, but for the sign
+/// of a zero, which changes no sum, error nor integer.
+#[inline(always)]
+fn fit_in<const ROUNDS: bool>(
     groups: Groups<'_>,
     grid: Grid,
     format: ScaleFormat,
@@ -174,8 +214,8 @@ fn fit_portable(
             scales[l] = rounded(max[l] / grid.hi * shrink, format);
         }
     }
-    let mut scale = best(w, &scales, &toward_one, grid);
-    let mut sums = measure(w, &times(&scale, &toward_one), grid);
+    let mut scale = best::<ROUNDS>(w, &scales, &toward_one, grid);
+    let mut sums = measure::<ROUNDS>(w, &times(&scale, &toward_one), grid);
     let mut refined = scale;
     for l in 0..LANES {
         // The closed form is in the scaled group's terms; undoing that is exact but for an extreme scale,
@@ -184,7 +224,7 @@ fn fit_portable(
         let closed = rounded(if sums.qq[l] > 0.0 { closed } else { scale[l] }, format);
         refined[l] = if closed <= largest(format) { closed } else { scale[l] };
     }
-    let again = errors(w, &times(&refined, &toward_one), grid);
+    let again = errors::<ROUNDS>(w, &times(&refined, &toward_one), grid);
     for l in 0..LANES {
         let better = again[l] < sums.error[l];
         sums.error[l] = if better { again[l] } else { sums.error[l] };
@@ -248,14 +288,19 @@ fn inverse(s: &Lanes) -> Lanes {
 
 /// The scale of least error in each lane, the first of equals.
 #[inline(always)]
-fn best(w: &[Lanes], scales: &[Lanes; CANDIDATES], toward_one: &Lanes, grid: Grid) -> Lanes {
+fn best<const ROUNDS: bool>(
+    w: &[Lanes],
+    scales: &[Lanes; CANDIDATES],
+    toward_one: &Lanes,
+    grid: Grid,
+) -> Lanes {
     let mut errors = [[0.0f64; LANES]; CANDIDATES];
     for block in w.chunks(TERMS) {
         // Kept apart from the folding, which has half as many lanes a register.
         let mut sums = [[0.0f32; LANES]; CANDIDATES];
         for (scales, sums) in scales.iter().zip(&mut sums) {
             let s = times(scales, toward_one);
-            *sums = errors_of(block, &s, &inverse(&s), grid);
+            *sums = errors_of::<ROUNDS>(block, &s, &inverse(&s), grid);
         }
         for (errors, sums) in errors.iter_mut().zip(&sums) {
             for l in 0..LANES {
@@ -280,11 +325,11 @@ fn best(w: &[Lanes], scales: &[Lanes; CANDIDATES], toward_one: &Lanes, grid: Gri
 
 /// Σ (w − q·s)² over a block.
 #[inline(always)]
-fn errors_of(block: &[Lanes], s: &Lanes, inverse: &Lanes, grid: Grid) -> Lanes {
+fn errors_of<const ROUNDS: bool>(block: &[Lanes], s: &Lanes, inverse: &Lanes, grid: Grid) -> Lanes {
     let mut sum = [0.0; LANES];
     for w in block {
         for l in 0..LANES {
-            let r = w[l] - grid.nearest(w[l] * inverse[l]) * s[l];
+            let r = w[l] - grid.nearest::<ROUNDS>(w[l] * inverse[l]) * s[l];
             sum[l] += r * r;
         }
     }
@@ -293,11 +338,11 @@ fn errors_of(block: &[Lanes], s: &Lanes, inverse: &Lanes, grid: Grid) -> Lanes {
 
 /// Σ (w − q·s)².
 #[inline(always)]
-fn errors(w: &[Lanes], s: &Lanes, grid: Grid) -> Lanes<f64> {
+fn errors<const ROUNDS: bool>(w: &[Lanes], s: &Lanes, grid: Grid) -> Lanes<f64> {
     let inverse = inverse(s);
     let mut total = [0.0; LANES];
     for block in w.chunks(TERMS) {
-        let sum = errors_of(block, s, &inverse, grid);
+        let sum = errors_of::<ROUNDS>(block, s, &inverse, grid);
         for l in 0..LANES {
             total[l] += f64::from(sum[l]);
         }
@@ -314,7 +359,7 @@ struct Sums {
 
 /// The sums at one scale a lane, in the scaled groups' terms.
 #[inline(always)]
-fn measure(w: &[Lanes], s: &Lanes, grid: Grid) -> Sums {
+fn measure<const ROUNDS: bool>(w: &[Lanes], s: &Lanes, grid: Grid) -> Sums {
     let inverse = inverse(s);
     let zero = [0.0; LANES];
     let mut total = Sums { error: zero, wq: zero, qq: zero, ww: zero };
@@ -322,7 +367,7 @@ fn measure(w: &[Lanes], s: &Lanes, grid: Grid) -> Sums {
         let [mut error, mut wq, mut qq, mut ww] = [[0.0; LANES]; 4];
         for w in block {
             for l in 0..LANES {
-                let q = grid.nearest(w[l] * inverse[l]);
+                let q = grid.nearest::<ROUNDS>(w[l] * inverse[l]);
                 let r = w[l] - q * s[l];
                 error[l] += r * r;
                 wq[l] += w[l] * q;

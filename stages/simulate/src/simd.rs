@@ -49,6 +49,10 @@ pub enum Width {
 /// The widest of this machine.
 #[inline]
 pub fn width() -> Width {
+    #[cfg(test)]
+    if let Some(asked) = testing::asked() {
+        return asked;
+    }
     #[cfg(target_arch = "x86_64")]
     {
         let avx512 = is_x86_feature_detected!("avx512f")
@@ -65,36 +69,73 @@ pub fn width() -> Width {
     Width::Plain
 }
 
+/// Every width in turn, for tests that compare them.
+#[cfg(test)]
+pub mod testing {
+    use super::{Width, width};
+    use std::cell::Cell;
+
+    thread_local! {
+        static ASKED: Cell<Option<Width>> = const { Cell::new(None) };
+    }
+
+    pub fn asked() -> Option<Width> {
+        ASKED.get()
+    }
+
+    /// What `f` gives on this thread at every width that the machine has.
+    pub fn at_each_width<R>(f: impl Fn() -> R) -> Vec<R> {
+        let widest = width();
+        let mut all = vec![Width::Plain];
+        #[cfg(target_arch = "x86_64")]
+        if widest != Width::Plain {
+            all.push(Width::Avx2);
+        }
+        if !all.contains(&widest) {
+            all.push(widest);
+        }
+        let results = all.into_iter().map(|w| {
+            ASKED.set(Some(w));
+            f()
+        });
+        let results = results.collect();
+        ASKED.set(None);
+        results
+    }
+
+    /// The bits of floats; a NaN's payload is the one thing that machines choose.
+    pub fn bits(values: &[f32]) -> Vec<u32> {
+        values.iter().map(|v| if v.is_nan() { 0x7fc0_0000 } else { v.to_bits() }).collect()
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    use super::testing::{at_each_width, bits};
     use crate::convert::{f16_to_f32, f32_to_f16};
     use proptest::prelude::*;
 
+    wide! {
     /// What the loops of this crate are made of: conversions, products, sums in lanes.
-    #[inline(always)]
-    fn lanes(bits: &[u32]) -> Vec<u32> {
+    fn lanes(values: &[f32]) -> Vec<f32> {
         let mut lanes = [0.0f32; 16];
         let mut out = Vec::new();
-        for chunk in bits.as_chunks::<16>().0 {
-            for (lane, b) in lanes.iter_mut().zip(chunk) {
-                *lane += f32::from_bits(*b) * f16_to_f32(f32_to_f16(f32::from_bits(b.rotate_left(7))));
+        for chunk in values.as_chunks::<16>().0 {
+            for (lane, v) in lanes.iter_mut().zip(chunk) {
+                *lane += v * f16_to_f32(f32_to_f16(f32::from_bits(v.to_bits().rotate_left(7))));
             }
-            // a NaN's payload is the one thing that machines choose
-            out.extend(lanes.map(|l| if l.is_nan() { 0x7fc0_0000 } else { l.to_bits() }));
+            out.extend(lanes);
         }
         out
     }
-
-    wide! {
-        fn widest(bits: &[u32]) -> Vec<u32> {
-            lanes(bits)
-        }
     }
 
     proptest! {
         #[test]
-        fn every_width_gives_the_same_bits(bits in prop::collection::vec(any::<u32>(), 64..400)) {
-            prop_assert_eq!(widest(&bits), lanes(&bits));
+        fn every_width_gives_the_same_bits(words in prop::collection::vec(any::<u32>(), 64..400)) {
+            let values: Vec<f32> = words.into_iter().map(f32::from_bits).collect();
+            let all = at_each_width(|| bits(&lanes(&values)));
+            prop_assert!(all.iter().all(|r| *r == all[0]));
         }
     }
 }

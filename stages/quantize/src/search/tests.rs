@@ -32,6 +32,13 @@ fn every_register_width_gives_the_same_bits() {
                 let narrow = fit_portable(groups, grid, format, &mut Scratch::default(), &mut b);
                 assert_eq!(wide, narrow);
                 assert_eq!(a, b);
+                #[cfg(target_arch = "x86_64")]
+                if std::arch::is_x86_feature_detected!("avx2") {
+                    // SAFETY: the processor has AVX2.
+                    let middle = unsafe { fit_avx2(groups, grid, format, &mut Scratch::default(), &mut b) };
+                    assert_eq!(middle, narrow);
+                    assert_eq!(a, b);
+                }
                 // Nor do neighbours.
                 for lane in 0..if wide.is_ok() { 5 } else { 0 } {
                     let mine = lane * n..(lane + 1) * n;

@@ -157,3 +157,50 @@ pub fn tout(core: &mut Core<'_>, i: &Instr) -> Result<(), Fault> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::simd::testing::{at_each_width, bits};
+    use proptest::prelude::*;
+
+    fn floats(words: &[u32]) -> Vec<f32> {
+        words.iter().map(|w| f32::from_bits(*w)).collect()
+    }
+
+    proptest! {
+        /// Rows as stored and as decoded, at every width, as the rule adds them one by one.
+        #[test]
+        fn the_state_is_worked_on_as_it_lies(
+            (rows, cols) in (1usize..6, 1usize..150),
+            words in prop::collection::vec(any::<u32>(), 1200),
+        ) {
+            let all = floats(&words);
+            let (a, rest) = all.split_at(rows * cols);
+            let (u, v, start) = (&rest[..rows], &rest[8..8 + cols], &rest[160..160 + cols]);
+            let stored: Vec<[u8; 4]> = a.iter().map(|v| v.to_le_bytes()).collect();
+            let (mut sums, mut outer) = (start.to_vec(), Vec::new());
+            for (row, u) in a.chunks(cols).zip(u) {
+                for ((sum, a), v) in sums.iter_mut().zip(row).zip(v) {
+                    *sum += u * a;
+                    outer.push(a + u * v);
+                }
+            }
+            let found = at_each_width(|| {
+                let (mut one, mut two) = (start.to_vec(), start.to_vec());
+                add_stored_rows(&stored, u, &mut one);
+                add_decoded_rows(a, u, &mut two);
+                let (mut three, mut four) = (vec![0.0; a.len()], vec![0.0; a.len()]);
+                add_outer_stored(&stored, u, v, &mut three);
+                add_outer_decoded(a, u, v, &mut four);
+                [one, two, three, four].map(|v| bits(&v))
+            });
+            for [one, two, three, four] in found {
+                prop_assert_eq!(&one, &bits(&sums));
+                prop_assert_eq!(&two, &bits(&sums));
+                prop_assert_eq!(&three, &bits(&outer));
+                prop_assert_eq!(&four, &bits(&outer));
+            }
+        }
+    }
+}

@@ -354,3 +354,55 @@ pub fn vmov(core: &mut Core<'_>, i: &Instr) -> Result<(), Fault> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::simd::testing::{at_each_width, bits};
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Elements as stored and as decoded, a piece at a time, at every width, as the rule combines them one by one.
+        #[test]
+        fn operands_are_read_as_they_lie(
+            op in prop::sample::select(vec![
+                VectorOp::Add, VectorOp::Sub, VectorOp::Mul, VectorOp::Div, VectorOp::Max, VectorOp::Min,
+            ]),
+            mode in prop::sample::select(vec![Broadcast::Same, Broadcast::Cyclic, Broadcast::Stretch]),
+            (m, times, piece) in (1usize..40, 1usize..9, 1usize..50),
+            words in prop::collection::vec(any::<u32>(), 800),
+        ) {
+            let all: Vec<f32> = words.iter().map(|w| f32::from_bits(*w)).collect();
+            let n = if mode == Broadcast::Same { m } else { m * times };
+            let (a, b) = (&all[..n], &all[400..400 + m]);
+            let stored: Vec<[u8; 4]> = a.iter().map(|v| v.to_le_bytes()).collect();
+            let other = |i: usize| match mode {
+                Broadcast::Same => b[i],
+                Broadcast::Cyclic => b[i % m],
+                Broadcast::Stretch => b[i / (n / m)],
+            };
+            let one = |i: usize| match op {
+                VectorOp::Add => a[i] + other(i),
+                VectorOp::Sub => a[i] - other(i),
+                VectorOp::Mul => a[i] * other(i),
+                VectorOp::Div => a[i] / other(i),
+                VectorOp::Max => larger(a[i], other(i)),
+                VectorOp::Min => smaller(a[i], other(i)),
+            };
+            let expected: Vec<f32> = (0..n).map(one).collect();
+            let found = at_each_width(|| {
+                let (mut x, mut y) = (vec![0.0; n], vec![0.0; n]);
+                for first in (0..n).step_by(piece) {
+                    let end = n.min(first + piece);
+                    apply_stored(op, (first, n), &stored[first..end], b, mode, &mut x[first..end]);
+                    apply_decoded(op, (first, n), &a[first..end], b, mode, &mut y[first..end]);
+                }
+                [x, y].map(|v| bits(&v))
+            });
+            for [x, y] in found {
+                prop_assert_eq!(&x, &bits(&expected));
+                prop_assert_eq!(&y, &bits(&expected));
+            }
+        }
+    }
+}
