@@ -130,7 +130,7 @@ pub fn figures(form: &Form) -> Vec<Figure> {
     let rate = |bytes: u64, t: &Taken| bytes as f64 / 1e9 / t.cpu;
 
     let scanned = place.mica(&["build", "fetch:*"]);
-    let built = place.mica(&["build", "quantize:*"]);
+    let built = place.mica(&["build", "quantize:full.embed", "quantize:full.layer*", "quantize:full.head"]);
     let constants = constant_bytes(form.layers as usize, VOCABULARY);
     let layer = bytes / form.layers;
     let linked = place.mica(&["build", "link:full.kernel"]);
