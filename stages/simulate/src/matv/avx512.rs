@@ -150,6 +150,7 @@ fn halves<const S: usize>(t: &TileView<'_>, x: &Activation) -> [__m512; S] {
         let mut sum = [_mm512_setzero_ps(); S];
         for (step, x) in vectors[b.steps(2)].iter().zip(&values[b.steps(2)]) {
             let x = [_mm512_set1_ps(x[0]), _mm512_set1_ps(x[1])];
+            #[expect(clippy::needless_range_loop, reason = "an iterator's own calls may stay calls here")]
             for i in 0..S {
                 let v = load::<S, 2>(step, i);
                 let even = _mm512_cvtph_ps(_mm512_cvtepi32_epi16(v));
