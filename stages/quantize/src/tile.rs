@@ -94,7 +94,7 @@ fn interleave<const N: usize>(
 
 /// The scale and zero-point sections, `[group][row]`.
 fn write_scales(
-    integers: &Integers,
+    integers: &Integers<'_>,
     groups: usize,
     padded: usize,
     scaling: Scaling,

@@ -9,6 +9,7 @@ use crate::tally::Tally;
 use mica_device::format::Format;
 use mica_device::layout::Scaling;
 use mica_pack::{Dtype, PackedTensor};
+use std::borrow::Cow;
 use std::ops::Range;
 
 /// A weight and how to read it.
@@ -20,8 +21,9 @@ pub(crate) struct Weight<'a> {
 }
 
 /// Rows of integers with their scales, row-major: `[row][col]` and `[row][group]`.
-pub(crate) struct Integers {
-    pub q: Vec<i8>,
+pub(crate) struct Integers<'a> {
+    /// As they lie in the delivery, where they come from there.
+    pub q: Cow<'a, [i8]>,
     /// Each exactly a value of the stored format.
     pub scales: Vec<f32>,
     /// Empty where there are none.
@@ -29,7 +31,7 @@ pub(crate) struct Integers {
     pub tally: Tally,
 }
 
-impl Weight<'_> {
+impl<'a> Weight<'a> {
     fn role(&self) -> String {
         self.tensor.role.clone()
     }
@@ -41,7 +43,7 @@ impl Weight<'_> {
         cols: u64,
         grid: Grid,
         scaling: Scaling,
-    ) -> Result<Integers, QuantizeError> {
+    ) -> Result<Integers<'a>, QuantizeError> {
         match &self.tensor.scale {
             Some(_) => self.delivered(rows, cols, grid, scaling),
             None => self.fitted(rows, cols, grid, scaling),
@@ -54,11 +56,13 @@ impl Weight<'_> {
         cols: u64,
         grid: Grid,
         scaling: Scaling,
-    ) -> Result<Integers, QuantizeError> {
+    ) -> Result<Integers<'a>, QuantizeError> {
         let group = u64::from(scaling.group);
         let first = rows.start * cols;
-        let raw = self.reader.raw(&self.tensor.data, first..rows.end * cols)?;
-        let q: Vec<i8> = raw.iter().map(|&b| b as i8).collect();
+        let q: Cow<'a, [i8]> = match self.reader.raw(&self.tensor.data, first..rows.end * cols)? {
+            Cow::Borrowed(raw) => Cow::Borrowed(bytemuck::cast_slice(raw)),
+            Cow::Owned(raw) => Cow::Owned(bytemuck::allocation::cast_vec(raw)),
+        };
         if let Some(at) = grid.outside(&q) {
             let (index, value) = (first + at as u64, q[at]);
             return Err(QuantizeError::Container { role: self.role(), index, value });
@@ -100,7 +104,7 @@ impl Weight<'_> {
         cols: u64,
         grid: Grid,
         scaling: Scaling,
-    ) -> Result<Integers, QuantizeError> {
+    ) -> Result<Integers<'a>, QuantizeError> {
         let group = scaling.group as usize;
         let format = if scaling.scale == Format::F16 { ScaleFormat::F16 } else { ScaleFormat::F32 };
         let mut values = self.reader.floats(&self.tensor.data, rows.start * cols..rows.end * cols)?;
@@ -143,7 +147,7 @@ impl Weight<'_> {
                 index += 1;
             }
         }
-        Ok(Integers { q, scales, zeros: Vec::new(), tally })
+        Ok(Integers { q: q.into(), scales, zeros: Vec::new(), tally })
     }
 
     /// Replaces what is not finite by zero, where that is allowed; the infinities' places and signs.
