@@ -6,6 +6,7 @@
 use crate::Digest;
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::sync::LazyLock;
 
 /// The domain of action keys. A change of the key layout needs another one.
 const KEY_DOMAIN: &str = "mica-cache 2026 action key v1";
@@ -71,7 +72,7 @@ impl Recipe {
             text.bytes(name.as_bytes());
             text.bytes(digest.as_bytes());
         }
-        ActionKey(blake3::Hasher::new_derive_key(KEY_DOMAIN).update(&text.0).finalize())
+        ActionKey(DOMAIN.clone().update(&text.0).finalize())
     }
 
     /// The first field in which this recipe differs from an `old` one; `None` exactly if they are equal,
@@ -92,6 +93,9 @@ impl Recipe {
             .or_else(|| in_list("input", &hex(&old.inputs), &hex(&self.inputs)))
     }
 }
+
+/// A hasher that has the domain in it: a build makes thousands of keys.
+static DOMAIN: LazyLock<blake3::Hasher> = LazyLock::new(|| blake3::Hasher::new_derive_key(KEY_DOMAIN));
 
 /// Feeds fields so that no two sequences of them give the same bytes.
 struct KeyText(Vec<u8>);

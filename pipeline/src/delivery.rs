@@ -10,6 +10,11 @@ use mica_fetch::{
 };
 use mica_pack::Scheme;
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
+
+/// A hasher for a tensor's place in its files: a build asks for thousands.
+static PLACE: LazyLock<blake3::Hasher> =
+    LazyLock::new(|| blake3::Hasher::new_derive_key("mica 2026 tensor of a delivery file v1"));
 
 /// One delivery, its headers read.
 pub struct OpenDelivery {
@@ -103,7 +108,7 @@ impl OpenDelivery {
             return Ok(Hashed { digest: entry.digest(&self.files, false)?, read: 0 });
         };
         // the first file's stamp is the memo's key, so the others' stamps stand in the part's name
-        let mut what = blake3::Hasher::new_derive_key("mica 2026 tensor of a delivery file v1");
+        let mut what = PLACE.clone();
         what.update(format!("{:?} {:?}", entry.dtype, entry.shape).as_bytes());
         for e in &entry.extents {
             what.update(&e.offset.to_le_bytes()).update(&e.len.to_le_bytes());

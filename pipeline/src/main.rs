@@ -5,6 +5,10 @@ use mica::cli::Cli;
 use mica::progress::say;
 use std::process::ExitCode;
 
+/// Memos are many small values, made by several threads.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     let cli = match Cli::try_parse() {
         Ok(cli) => cli,

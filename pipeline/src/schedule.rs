@@ -13,6 +13,8 @@ struct State {
     ready: BTreeSet<usize>,
     waiting: Vec<usize>,
     left: usize,
+    /// Threads that wait for something to be ready.
+    idle: usize,
     errors: Vec<Option<NodeError>>,
     halted: bool,
 }
@@ -37,7 +39,7 @@ pub fn run<H: Send>(
         }
     }
     let ready = wanted.iter().copied().filter(|&i| waiting[i] == 0).collect();
-    let state = State { ready, waiting, left: wanted.len(), errors: vec![None; n], halted: false };
+    let state = State { ready, waiting, left: wanted.len(), idle: 0, errors: vec![None; n], halted: false };
     let (state, changed) = (Mutex::new(state), Condvar::new());
     std::thread::scope(|s| {
         for handle in handles {
@@ -46,7 +48,9 @@ pub fn run<H: Send>(
                 let mut st = state.lock().unwrap_or_else(PoisonError::into_inner);
                 while st.left > 0 && !st.halted {
                     let Some(i) = st.ready.pop_first() else {
+                        st.idle += 1;
                         st = changed.wait(st).unwrap_or_else(PoisonError::into_inner);
+                        st.idle -= 1;
                         continue;
                     };
                     drop(st);
@@ -73,7 +77,13 @@ pub fn run<H: Send>(
                             st.ready.insert(d);
                         }
                     }
-                    changed.notify_all();
+                    // this thread takes one itself; waking another for nothing costs more than a small node
+                    if st.left == 0 || st.halted {
+                        changed.notify_all();
+                    } else {
+                        let more = st.ready.len().saturating_sub(1);
+                        (0..more.min(st.idle)).for_each(|_| changed.notify_one());
+                    }
                 }
             });
         }
