@@ -5,6 +5,7 @@
 
 use super::{Config, Workspace};
 use crate::error::CliError;
+use std::collections::BTreeSet;
 
 /// What stands before the number.
 const LAYERS: &str = "[layers=";
@@ -30,18 +31,21 @@ impl Workspace {
     /// # Errors
     /// A parameter of 0, and one of a list that has targets which are no model's.
     pub fn with_parameters<S: AsRef<str>>(mut self, asked: &[S]) -> Result<Workspace, CliError> {
+        let mut seen = BTreeSet::new();
         for selector in asked {
-            self.config.ask(selector.as_ref())?;
+            self.config.ask(selector.as_ref(), &mut seen)?;
         }
         Ok(self)
     }
 }
 
 impl Config {
-    fn ask(&mut self, selector: &str) -> Result<(), CliError> {
+    /// `seen` are the lists looked into: one that contains itself is refused where targets are chosen.
+    fn ask(&mut self, selector: &str, seen: &mut BTreeSet<String>) -> Result<(), CliError> {
         // a list of the file has whatever name it has, brackets included
         if let Some(list) = self.targets.get(selector) {
-            return list.clone().iter().try_for_each(|s| self.ask(s));
+            let list = if seen.insert(selector.into()) { list.clone() } else { Vec::new() };
+            return list.iter().try_for_each(|s| self.ask(s, seen));
         }
         let Some(Parameter { before, layers, after }) = Parameter::of(selector) else { return Ok(()) };
         if layers == 0 {
@@ -136,6 +140,14 @@ all = ["decode", "linear-layer[layers=2]"]
             "pack:m.layer[0..2]",
         ]);
         assert_eq!(models(&w.unwrap()), [("m", None)]);
+    }
+
+    #[test]
+    fn a_list_that_contains_itself_ends() {
+        let text = FILE.replace("all = [\"decode\"", "all = [\"all\", \"decode\"");
+        let config = crate::workspace::parse(Path::new("w"), &text).unwrap();
+        let w = Workspace { root: ".".into(), file: "w".into(), config }.with_parameters(&["all"]).unwrap();
+        assert_eq!(models(&w), [("m", None)]);
     }
 
     #[test]
