@@ -13,6 +13,9 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+/// Least tokens of a block of a held-out text: of it nothing is looked at block by block.
+const TEXT_BLOCK: u64 = 256;
+
 /// Memory that stage bodies may take together.
 const MEMORY: u64 = 4 << 30;
 
@@ -135,6 +138,7 @@ impl Session {
             let db = &self.db;
             let run = RunSettings {
                 tokens: held_out.tokens,
+                block: m.block.max(TEXT_BLOCK),
                 whole_tokens: held_out.tokens,
                 ..RunSettings::clone(model.run(db))
             };
