@@ -243,6 +243,8 @@ fn ids_digest(ids: &[i64]) -> Digest {
 #[salsa::tracked(returns(clone))]
 pub fn token_ids(db: &dyn Db, model: ModelInput) -> Result<Arc<Ids>> {
     if model.text(db).is_some() {
+        // the blob is read here, and made again under the same digest where it was lost
+        retriable(db);
         let made = tokenized(db, model)?;
         let lost = |e: BodyError| match e {
             BodyError::Lost(blob) => {
