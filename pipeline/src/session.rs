@@ -13,8 +13,9 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Least tokens of a block of a held-out text: of it nothing is looked at block by block.
-const TEXT_BLOCK: u64 = 256;
+/// Bytes of the logits of a block of a held-out text: nobody looks at its blocks, so there are no more than
+/// memory asks for.
+const TEXT_LOGITS: u64 = 64 << 20;
 
 /// Memory that stage bodies may take together.
 const MEMORY: u64 = 4 << 30;
@@ -135,10 +136,15 @@ impl Session {
             })?;
             let file = held_out.text.file_name().unwrap_or_default().to_string_lossy().into_owned();
             let model = self.models[i];
+            let failed = |e: crate::error::NodeError| CliError::Delivery {
+                delivery: m.delivery.clone(),
+                message: e.to_string(),
+            };
             let db = &self.db;
+            let vocab = queries::stack(db, model).map_err(failed)?.facts.vocab;
             let run = RunSettings {
                 tokens: held_out.tokens,
-                block: m.block.max(TEXT_BLOCK),
+                block: m.block.max(TEXT_LOGITS / (8 * vocab.max(1))),
                 whole_tokens: held_out.tokens,
                 ..RunSettings::clone(model.run(db))
             };
@@ -161,10 +167,6 @@ impl Session {
                 model.thresholds(db).clone(),
                 None,
             );
-            let failed = |e: crate::error::NodeError| CliError::Delivery {
-                delivery: m.delivery.clone(),
-                message: e.to_string(),
-            };
             self.facts.push(queries::facts(&self.db, on_text).map_err(failed)?);
             self.models.push(on_text);
         }

@@ -1,7 +1,7 @@
 //! Targets with a parameter, and a text of one's own.
 
 use crate::{MICA, tiny};
-use mica_tests::{Status, Workspace, names};
+use mica_tests::{Status, Workspace, files_below, names};
 
 #[test]
 fn a_shorter_model_shares_what_its_layers_need() {
@@ -56,6 +56,19 @@ fn a_text_is_scored_and_another_bound_judges_it_again() {
     let same = same.on_cache(Some(workspace.cache())).build_well(&[TARGET]);
     let expected = names(&["fetch:tiny-w4a16.perplexity.ids"]);
     assert_eq!(same.ran(), expected);
+}
+
+#[test]
+fn lost_ids_are_made_again() {
+    let workspace = with_text("It was the best of friends, and she knew that he would come.", 12);
+    let first = workspace.build_well(&[TARGET]);
+    let ids = files_below(&workspace.cache().join("blobs-1"));
+    let ids: Vec<_> = ids.iter().filter(|f| std::fs::metadata(f).is_ok_and(|m| m.len() == 13 * 8)).collect();
+    assert!(!ids.is_empty());
+    for file in ids {
+        std::fs::write(file, [0xa5; 13 * 8]).expect("the ids are overwritten");
+    }
+    workspace.build_well(&[TARGET]).says_as(&first, "made again");
 }
 
 #[test]

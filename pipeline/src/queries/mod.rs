@@ -23,7 +23,8 @@ pub use input::{CaptureFacts, DeliveryInput, ModelInput, Retry, RunSettings, Tex
 pub use kernel::KIND as KERNEL_KIND;
 pub use kernel::linked;
 pub use pack::packed;
-pub use perplexity::{surprised, tokenized};
+pub use perplexity::surprised;
+use perplexity::tokenized;
 pub use quantize::{FIGURES as FIGURES_KIND, quantized};
 pub use reference::{Ground, ground, referenced};
 pub use score::{KIND as SCORE_KIND, Report, scored};
@@ -101,7 +102,8 @@ pub fn node(db: &dyn Db, model: ModelInput, job: Job) -> Result<()> {
         Job::Kernel => whole(db, model).map(drop),
         Job::Timing => timed(db, model).map(drop),
         Job::Score => scored(db, model).map(drop),
-        Job::Tokenize => tokenized(db, model).map(drop),
+        // with its blob read, so that a lost one is this node's error, which the build mends
+        Job::Tokenize => source::token_ids(db, model).map(drop),
         Job::Perplexity => surprised(db, model).map(drop),
         Job::Expected(p) => expected(db, model, p).map(drop),
         Job::Trial(p, run) => tried(db, model, p, run).map(drop),
