@@ -149,24 +149,7 @@ impl Session {
                 ..RunSettings::clone(model.run(db))
             };
             let text = Text { text, name: file, bounds: workspace.config.gates.validations() };
-            let on_text = ModelInput::new(
-                db,
-                format!("{name}.perplexity"),
-                m.description.clone(),
-                model.delivery(db),
-                model.recipe(db).clone(),
-                model.allow_non_finite(db),
-                model.product(db).clone(),
-                model.rates(db).clone(),
-                model.frac(db),
-                model.constants(db),
-                Arc::new(run),
-                model.layers(db),
-                Some((Arc::new(text), model)),
-                model.captures(db).clone(),
-                model.thresholds(db).clone(),
-                None,
-            );
+            let on_text = model.run_as(db, format!("{name}.perplexity"), run, Some(text), None);
             self.facts.push(queries::facts(&self.db, on_text).map_err(failed)?);
             self.models.push(on_text);
         }

@@ -4,6 +4,7 @@
 // salsa's input macro makes functions that carry no docs of their own
 #![allow(missing_docs)]
 
+use super::Db;
 use crate::validations::Trial;
 use mica_cache::{Digest, Stamp};
 use mica_device::object::Constants;
@@ -148,4 +149,35 @@ pub struct ModelInput {
     /// The validation that is all that is asked of it; `None` of a model of the workspace.
     #[returns(ref)]
     pub trial: Option<Arc<Trial>>,
+}
+
+impl ModelInput {
+    /// The same model run otherwise, under a name of its own: on a text, or for one validation.
+    pub fn run_as(
+        self,
+        db: &dyn Db,
+        name: String,
+        run: RunSettings,
+        text: Option<Text>,
+        trial: Option<Trial>,
+    ) -> ModelInput {
+        ModelInput::new(
+            db,
+            name,
+            self.description(db).clone(),
+            self.delivery(db),
+            self.recipe(db).clone(),
+            self.allow_non_finite(db),
+            self.product(db).clone(),
+            self.rates(db).clone(),
+            self.frac(db),
+            self.constants(db),
+            Arc::new(run),
+            self.layers(db),
+            text.map(|t| (Arc::new(t), self)),
+            self.captures(db).clone(),
+            self.thresholds(db).clone(),
+            trial.map(Arc::new),
+        )
+    }
 }

@@ -67,7 +67,7 @@ pub fn surprised(db: &dyn Db, model: ModelInput) -> Result<Outcome> {
     let Some((text, base)) = model.text(db) else {
         return Err(NodeError::Stage { target, message: "the model has no held-out text".into() });
     };
-    let stack = need(&target, super::view::stack(db, *base))?;
+    let stack = need(&target, super::stack(db, *base))?;
     let vocab = stack.facts.vocab as usize;
     let tokens = model.run(db).tokens as usize;
     let setting = format!("{}, {tokens} tokens", text.name);

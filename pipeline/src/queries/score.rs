@@ -46,7 +46,7 @@ pub fn scored(db: &dyn Db, model: ModelInput) -> Result<Outcome> {
     retriable(db);
     let (facts, target) = target(db, model, Job::Score)?;
     let thresholds = model.thresholds(db);
-    let stack = need(&target, super::view::stack(db, model))?;
+    let stack = need(&target, super::stack(db, model))?;
     let mut recipe = Recipe::new("score", mica_score::VERSION)
         .param("thresholds", format!("{thresholds:?}"))
         .param("vocabulary", stack.facts.vocab)

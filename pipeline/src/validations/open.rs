@@ -200,24 +200,7 @@ pub fn of_model(db: &BuildDb, model: ModelInput, bounds: &Bounds) -> queries::Re
             #[cfg(test)]
             broken: None,
         };
-        inputs.push(ModelInput::new(
-            db,
-            name,
-            model.description(db).clone(),
-            model.delivery(db),
-            model.recipe(db).clone(),
-            model.allow_non_finite(db),
-            model.product(db).clone(),
-            model.rates(db).clone(),
-            model.frac(db),
-            model.constants(db),
-            Arc::new(run),
-            None,
-            None,
-            captures.clone(),
-            model.thresholds(db).clone(),
-            Some(Arc::new(trial)),
-        ));
+        inputs.push(model.run_as(db, name, run, None, Some(trial)));
     }
     Ok(inputs)
 }

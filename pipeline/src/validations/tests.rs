@@ -10,7 +10,6 @@ use mica_models::testing::Broken;
 use mica_score::Verdict;
 use mica_score::validation::Report;
 use std::path::Path;
-use std::sync::Arc;
 
 fn session(cache: &Path) -> Session {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
@@ -25,24 +24,7 @@ fn broken(s: &Session, name: &str, what: Option<Broken>) -> ModelInput {
     let found = s.facts.iter().position(|f| f.model == name).unwrap();
     let (db, model) = (&s.db, s.models[found]);
     let trial = super::Trial { broken: what, ..(**model.trial(db).as_ref().unwrap()).clone() };
-    ModelInput::new(
-        db,
-        name.to_string(),
-        model.description(db).clone(),
-        model.delivery(db),
-        model.recipe(db).clone(),
-        false,
-        model.product(db).clone(),
-        model.rates(db).clone(),
-        model.frac(db),
-        model.constants(db),
-        model.run(db).clone(),
-        None,
-        None,
-        model.captures(db).clone(),
-        model.thresholds(db).clone(),
-        Some(Arc::new(trial)),
-    )
+    model.run_as(db, name.to_string(), queries::RunSettings::clone(model.run(db)), None, Some(trial))
 }
 
 fn report(s: &Session, model: ModelInput) -> Report {

@@ -75,7 +75,7 @@ pub struct Gathered<'a> {
 impl<'a> Gathered<'a> {
     /// Asks for all that is compared.
     pub fn new(db: &'a dyn Db, model: ModelInput, trial: &Trial, target: &str) -> Result<Gathered<'a>> {
-        let stack = need(target, super::super::view::stack(db, model))?;
+        let stack = need(target, super::super::stack(db, model))?;
         let facts = model.captures(db).clone();
         let default = CaptureMap::default();
         let names = facts.as_ref().map_or(&default, |f| &f.names);
