@@ -1,11 +1,12 @@
-//! The bytes behind a packed layer's digests: a delivery's maps, or blobs that pack stored.
+//! The bytes behind a packed layer's digests: a delivery's maps, the same unpacked from words, or blobs that pack stored.
 
 use crate::action::BodyError;
 use crate::delivery::OpenDelivery;
 use crate::env::Env;
+use crate::queries::Fetched;
 use mica_cache::{Blob, CacheError, Digest};
 use mica_fetch::{DeliveryFiles, TensorEntry};
-use mica_pack::Source;
+use mica_pack::{InWords, Source};
 use mica_quantize::TensorBytes;
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -15,6 +16,7 @@ use std::ops::Range;
 
 enum Place {
     Delivered(TensorEntry),
+    InWords(TensorEntry, InWords),
     Stored(Blob),
 }
 
@@ -25,15 +27,22 @@ pub struct DeliveredBytes<'a> {
 }
 
 impl<'a> DeliveredBytes<'a> {
-    /// The tensors that lie in the delivery, and those that packing stored: their digests and their blobs'.
+    /// The tensors of a part: those that lie in the delivery, as they are or in words, and those that packing stored,
+    /// by their digests and their blobs'.
     pub fn new(
         env: &Env,
         delivery: &'a OpenDelivery,
-        delivered: impl IntoIterator<Item = (Digest, TensorEntry)>,
+        fetched: &Fetched,
+        words: Vec<(Digest, InWords)>,
         stored: impl IntoIterator<Item = (Digest, Digest)>,
     ) -> Result<DeliveredBytes<'a>, BodyError> {
         let mut places: HashMap<Digest, Place> =
-            delivered.into_iter().map(|(d, e)| (d, Place::Delivered(e))).collect();
+            fetched.places().map(|(digest, entry)| (digest, Place::Delivered(entry))).collect();
+        for (digest, lies) in words {
+            if let (Entry::Vacant(place), Some(entry)) = (places.entry(digest), fetched.place(&lies.tensor)) {
+                place.insert(Place::InWords(entry.clone(), lies));
+            }
+        }
         for (tensor, blob) in stored {
             if let Entry::Vacant(e) = places.entry(tensor) {
                 e.insert(Place::Stored(env.cache.get(blob)?.ok_or(BodyError::Lost(blob))?));
@@ -45,7 +54,9 @@ impl<'a> DeliveredBytes<'a> {
     /// Fails where a delivery file is no longer what it was when its digests were taken.
     pub fn unchanged(&self) -> Result<(), BodyError> {
         self.places.values().try_for_each(|p| match p {
-            Place::Delivered(e) => self.delivery.unchanged(e).map_err(BodyError::environment),
+            Place::Delivered(e) | Place::InWords(e, _) => {
+                self.delivery.unchanged(e).map_err(BodyError::environment)
+            }
             Place::Stored(_) => Ok(()),
         })
     }
@@ -84,6 +95,9 @@ impl TensorBytes for DeliveredBytes<'_> {
     fn bytes(&self, source: &Source, range: Range<u64>) -> io::Result<Cow<'_, [u8]>> {
         match self.places.get(&source.digest) {
             Some(Place::Delivered(e)) => self.delivered(e, range),
+            Some(Place::InWords(e, lies)) => {
+                lies.read(range, |words| self.delivered(e, words)).map(Cow::Owned)
+            }
             Some(Place::Stored(blob)) => Ok(Cow::Borrowed(&blob[range.start as usize..range.end as usize])),
             None => Err(io::Error::other(format!("nothing is called {}", source.digest))),
         }

@@ -4,7 +4,7 @@
 use super::Refused;
 use super::published::{PartWeights, Published};
 use mica_device::segment::SegmentPlan;
-use mica_pack::{Contents, Digest, Dtype, PackedLayer, PackedTensor, Resolved, Source, Virtual};
+use mica_pack::{Contents, Digest, Dtype, Hasher, InWords, Resolved, Source, Virtual};
 use mica_quantize::{Recipe, TensorBytes};
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -29,8 +29,9 @@ impl Constants {
         let roles: Vec<_> =
             whole.roles.iter().filter(|r| within(&r.role, scope).is_some()).cloned().collect();
         let resolved = Resolved { roles, ..whole.clone() };
-        let mut hands = Hands { source: weights.source(), known: HashMap::new(), made: HashMap::new() };
+        let mut hands = Hands::new(weights.source());
         let packed = mica_pack::pack(&resolved, &mut hands).map_err(|e| Refused(e.to_string()))?;
+        hands.words.extend(mica_pack::in_words(&resolved, &packed));
         let refused = |e: mica_quantize::QuantizeError| Refused(e.to_string());
         let mut plan = mica_quantize::plan(&packed, recipe).map_err(refused)?;
         let mut segment = Vec::with_capacity(plan.bytes as usize);
@@ -45,19 +46,8 @@ impl Constants {
 /// # Errors
 /// What planning says.
 pub fn plan(weights: &PartWeights<'_>, scope: &str, recipe: &Recipe) -> Result<SegmentPlan, Refused> {
-    let nothing = Digest::from([0; 32]);
-    let source = |v: &Virtual| Source { digest: nothing, dtype: v.dtype, shape: v.shape.clone() };
-    let whole = &weights.resolved;
-    let tensors = whole.roles.iter().filter(|r| within(&r.role, scope).is_some()).map(|r| PackedTensor {
-        role: r.role.clone(),
-        weight_use: r.weight_use,
-        shape: r.shape.clone(),
-        data: source(&r.data),
-        scale: r.scale.as_ref().map(source),
-        zero: r.zero.as_ref().map(source),
-    });
-    let shapes =
-        PackedLayer { kind: whole.kind.clone(), fused: whole.fused.clone(), tensors: tensors.collect() };
+    let mut shapes = weights.resolved.outline();
+    shapes.tensors.retain(|t| within(&t.role, scope).is_some());
     let mut plan = mica_quantize::plan(&shapes, recipe).map_err(Refused::because)?;
     rename(&mut plan, scope);
     Ok(plan)
@@ -84,7 +74,18 @@ pub fn within<'n>(name: &'n str, scope: &str) -> Option<&'n str> {
 struct Hands<'a> {
     source: &'a Published,
     known: HashMap<Digest, Virtual>,
+    words: HashMap<Digest, InWords>,
     made: HashMap<Digest, Vec<u8>>,
+}
+
+impl Hands<'_> {
+    fn new(source: &Published) -> Hands<'_> {
+        Hands { source, known: HashMap::new(), words: HashMap::new(), made: HashMap::new() }
+    }
+
+    fn raw(&self, tensor: &Virtual, range: Range<u64>) -> io::Result<Vec<u8>> {
+        self.source.raw(tensor, range).map_err(io::Error::other)
+    }
 }
 
 impl Contents for Hands<'_> {
@@ -96,9 +97,15 @@ impl Contents for Hands<'_> {
         Ok(digest)
     }
 
-    fn bytes(&mut self, tensor: &Virtual) -> Result<Cow<'_, [u8]>, Refused> {
+    fn bytes(&self, tensor: &Virtual) -> Result<Cow<'_, [u8]>, Refused> {
         let bytes = tensor.shape.iter().product::<u64>() * tensor.dtype.bytes();
         self.source.raw(tensor, 0..bytes).map(Cow::Owned).map_err(Refused)
+    }
+
+    fn hasher(&self, dtype: Dtype, shape: &[u64]) -> Result<Hasher, Refused> {
+        let mut hasher = Hasher::new();
+        hasher.update(format!("{dtype} {shape:?} ").as_bytes());
+        Ok(hasher)
     }
 
     fn store(&mut self, _: Dtype, _: &[u64], bytes: Vec<u8>) -> Result<Digest, Refused> {
@@ -113,8 +120,11 @@ impl TensorBytes for Hands<'_> {
         if let Some(made) = self.made.get(&source.digest) {
             return Ok(Cow::Borrowed(&made[range.start as usize..range.end as usize]));
         }
+        if let Some(lies) = self.words.get(&source.digest) {
+            return lies.read(range, |words| self.raw(&lies.tensor, words).map(Cow::Owned)).map(Cow::Owned);
+        }
         match self.known.get(&source.digest) {
-            Some(v) => self.source.raw(v, range).map(Cow::Owned).map_err(io::Error::other),
+            Some(v) => self.raw(v, range).map(Cow::Owned),
             None => Err(io::Error::other("a tensor that was not packed")),
         }
     }

@@ -29,7 +29,7 @@ pub use quantize::{FIGURES as FIGURES_KIND, quantized};
 pub use reference::{Ground, ground, referenced};
 pub use score::{KIND as SCORE_KIND, Report, scored};
 pub use segment::simulated;
-pub use source::{facts, fetched, planned, token_ids};
+pub use source::{Fetched, facts, fetched, planned, token_ids};
 pub use timing::{KIND as TIMING_KIND, timed};
 pub use validation::{KIND as VALIDATION_KIND, expected, judged, tried};
 pub use view::{resolved, stack, unrounded};

@@ -8,12 +8,15 @@ use crate::env::Env;
 use crate::graph::Job;
 use mica_cache::{Digest, Output, Recipe, encode};
 use mica_fetch::tensor_digest_parallel;
-use mica_pack::{Contents, Dtype, PackFailure, Resolved, Virtual};
+use mica_pack::{Contents, Dtype, Hasher, PackFailure, Resolved, Virtual};
 use std::borrow::Cow;
 use std::str::FromStr;
 
 /// The kind of a packed layer's blob.
 pub const KIND: &str = "packed-layer";
+
+/// What unpacking a weight to name it takes.
+const UNPACKED: u64 = 16 << 20;
 
 /// What an output is called that holds a stored tensor, before the tensor's digest.
 const TENSOR: &str = "tensor ";
@@ -24,7 +27,7 @@ pub fn stored(packed: &Outcome) -> impl Iterator<Item = (Digest, Digest)> {
     packed.outputs().iter().filter_map(tensor)
 }
 
-/// The packed layer of a part: output `layer`, and a blob for each weight that was laid out anew or unpacked.
+/// The packed layer of a part: output `layer`, and a blob for each weight that was laid out anew.
 #[salsa::tracked(returns(clone))]
 pub fn packed(db: &dyn Db, model: ModelInput, part: usize) -> Result<Outcome> {
     retriable(db);
@@ -41,8 +44,8 @@ pub fn packed(db: &dyn Db, model: ModelInput, part: usize) -> Result<Outcome> {
         let elements = r.shape.iter().product::<u64>();
         match (&r.converter, &r.unpack) {
             (Some(_), _) => elements * 32,
-            // a weight's containers, its scales and a piece of its words
-            (None, Some(_)) => elements * 2,
+            // a few matrices at a time
+            (None, Some(_)) => UNPACKED,
             (None, None) => 0,
         }
     });
@@ -55,6 +58,7 @@ pub fn packed(db: &dyn Db, model: ModelInput, part: usize) -> Result<Outcome> {
             PackFailure::Pack(refused) => BodyError::stage(refused),
         })?;
         let mut made = hands.made;
+        fetched.unchanged(open)?;
         made.put(env, "layer", &encode(KIND, &packed))?;
         Ok(made)
     })
@@ -90,8 +94,13 @@ impl Contents for Hands<'_> {
         self.fetched.of(tensor).ok_or_else(unknown)
     }
 
-    fn bytes(&mut self, tensor: &Virtual) -> std::result::Result<Cow<'_, [u8]>, BodyError> {
-        bytes(self.open, tensor).map(Cow::Owned)
+    fn bytes(&self, tensor: &Virtual) -> std::result::Result<Cow<'_, [u8]>, BodyError> {
+        bytes(self.open, tensor)
+    }
+
+    fn hasher(&self, dtype: Dtype, shape: &[u64]) -> std::result::Result<Hasher, BodyError> {
+        let dtype = mica_fetch::Dtype::from_str(dtype.name()).map_err(BodyError::stage)?;
+        Ok(mica_fetch::tensor_hasher(dtype, shape))
     }
 
     fn store(

@@ -1,6 +1,8 @@
 //! Constant segments: the recipe applied to a packed layer.
 
-use super::{Db, ModelInput, Result, fetched, load, need, pack, packed, planned, retriable, target};
+use super::{
+    Db, ModelInput, Result, fetched, load, need, pack, packed, planned, resolved, retriable, target,
+};
 use crate::action::{BodyError, Outcome, Produced, Request, action};
 use crate::bytes::DeliveredBytes;
 use crate::graph::Job;
@@ -22,6 +24,7 @@ pub fn quantized(db: &dyn Db, model: ModelInput, part: usize) -> Result<Outcome>
     let packed = need(&target, packed(db, model, part))?;
     let layer = packed.digest("layer");
     let fetched = need(&target, fetched(db, model, part))?;
+    let resolved = need(&target, resolved(db, model, part))?;
     let plan = need(&target, planned(db, model, part))?;
     let allow = model.allow_non_finite(db);
     let recipe = Recipe::new("quantize", mica_quantize::VERSION)
@@ -33,7 +36,8 @@ pub fn quantized(db: &dyn Db, model: ModelInput, part: usize) -> Result<Outcome>
     let request = Request { target: &target, recipe, memory: MEMORY, bytes_in: fetched.bytes() };
     action(env, request, || {
         let layer: PackedLayer = load(env, pack::KIND, layer)?;
-        let bytes = DeliveredBytes::new(env, delivery, fetched.places(), pack::stored(&packed))?;
+        let words = mica_pack::in_words(&resolved, &layer);
+        let bytes = DeliveredBytes::new(env, delivery, &fetched, words, pack::stored(&packed))?;
         let mut figures = None;
         let stored = env.cache.put_with(|out| {
             let made = mica_quantize::quantize(&layer, &plan.plan, &bytes, out, allow);

@@ -15,6 +15,7 @@ use mica_fetch::{Array, CaptureSet, Extent, FetchError, TensorEntry, TensorIndex
 use mica_models::{Part, Stack};
 use mica_pack::{Resolved, Virtual};
 use mica_score::decode::{CaptureChain, CaptureLabel};
+use std::borrow::Cow;
 use std::str::FromStr;
 use std::sync::Arc;
 
@@ -104,9 +105,17 @@ impl Fetched {
     pub fn of(&self, v: &Virtual) -> Option<Digest> {
         self.tensors.iter().find(|t| t.2 == *v).map(|t| t.3)
     }
+    /// Where a tensor that was resolved lies.
+    pub fn place(&self, v: &Virtual) -> Option<&TensorEntry> {
+        self.tensors.iter().find(|t| t.2 == *v).map(|t| &t.1)
+    }
     /// The tensors by digest.
     pub fn places(&self) -> impl Iterator<Item = (Digest, TensorEntry)> {
         self.tensors.iter().map(|t| (t.3, t.1.clone()))
+    }
+    /// Fails where a file of one of them is no longer what it was when its digests were taken.
+    pub fn unchanged(&self, open: &OpenDelivery) -> std::result::Result<(), BodyError> {
+        self.tensors.iter().try_for_each(|t| open.unchanged(&t.1)).map_err(BodyError::environment)
     }
     /// Bytes of all of them.
     pub fn bytes(&self) -> u64 {
@@ -172,13 +181,15 @@ pub fn fetched(db: &dyn Db, model: ModelInput, part: usize) -> Result<Arc<Fetche
     }
 }
 
-/// The bytes of a resolved tensor, for a converter.
-pub fn bytes(open: &OpenDelivery, v: &Virtual) -> std::result::Result<Vec<u8>, BodyError> {
+/// The bytes of a resolved tensor: lent where they lie in one piece. They count only if the file is still what it
+/// was when they have been used ([`OpenDelivery::unchanged`]).
+pub fn bytes<'a>(open: &'a OpenDelivery, v: &Virtual) -> std::result::Result<Cow<'a, [u8]>, BodyError> {
     let of = |e: FetchError| if e.is_environment() { BodyError::environment(e) } else { BodyError::stage(e) };
     let e = entry(&open.index, v).map_err(of)?;
-    let all = e.chunks(&open.files).map_err(of)?.concat();
-    open.unchanged(&e).map_err(of)?;
-    Ok(all)
+    Ok(match e.chunks(&open.files).map_err(of)?[..] {
+        [whole] => Cow::Borrowed(whole),
+        ref several => Cow::Owned(several.concat()),
+    })
 }
 
 /// A part's constants before any value is known.

@@ -18,7 +18,7 @@ const PARALLEL_FROM: usize = 1 << 20;
 ///
 /// `chunks` must hold exactly as many bytes as type and shape say; how they are cut does not matter.
 pub fn tensor_digest<'a>(dtype: Dtype, shape: &[u64], chunks: impl Iterator<Item = &'a [u8]>) -> Digest {
-    let mut hasher = prelude(dtype, shape);
+    let mut hasher = tensor_hasher(dtype, shape);
     chunks.for_each(|chunk| {
         hasher.update(chunk);
     });
@@ -31,7 +31,7 @@ pub fn tensor_digest_parallel<'a>(
     shape: &[u64],
     chunks: impl Iterator<Item = &'a [u8]>,
 ) -> Digest {
-    let mut hasher = prelude(dtype, shape);
+    let mut hasher = tensor_hasher(dtype, shape);
     for chunk in chunks {
         if chunk.len() >= PARALLEL_FROM {
             hasher.update_rayon(chunk);
@@ -42,8 +42,9 @@ pub fn tensor_digest_parallel<'a>(
     hasher.finalize()
 }
 
-/// Type and shape, each field of a stated length, so that no two tensors run into each other.
-fn prelude(dtype: Dtype, shape: &[u64]) -> blake3::Hasher {
+/// A hasher of a tensor that has taken type and shape, each field of a stated length, so that no two tensors run into
+/// each other. What is left is the canonical bytes.
+pub fn tensor_hasher(dtype: Dtype, shape: &[u64]) -> blake3::Hasher {
     let mut hasher = blake3::Hasher::new_derive_key(CONTEXT);
     let name = dtype.name().as_bytes();
     hasher.update(&(name.len() as u64).to_le_bytes());

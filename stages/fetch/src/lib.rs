@@ -32,7 +32,7 @@ mod torch;
 pub use captures::{Array, CaptureMap, CaptureSet, LayerName, Name};
 pub use config::RawConfig;
 pub use container::is_weights;
-pub use digest::{Digest, tensor_digest, tensor_digest_parallel};
+pub use digest::{Digest, tensor_digest, tensor_digest_parallel, tensor_hasher};
 pub use dtype::Dtype;
 pub use error::FetchError;
 pub use files::{DeliveryFiles, MappedDelivery};

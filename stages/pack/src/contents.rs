@@ -1,7 +1,7 @@
 //! What packing asks of the delivery's values.
 
 use crate::dtype::Dtype;
-use crate::packed::Digest;
+use crate::packed::{Digest, Hasher};
 use crate::resolve::Virtual;
 use std::borrow::Cow;
 
@@ -21,11 +21,17 @@ pub trait Contents {
     ///
     /// # Errors
     /// The surroundings' own.
-    fn bytes(&mut self, tensor: &Virtual) -> Result<Cow<'_, [u8]>, Self::Error>;
+    fn bytes(&self, tensor: &Virtual) -> Result<Cow<'_, [u8]>, Self::Error>;
 
-    /// Keeps a converted tensor and gives its digest, by which it is found from then on: the one that
-    /// [`digest`](Contents::digest) would give a delivered tensor of the same dtype, shape and bytes, so that a
-    /// weight packs alike whatever format it was unpacked from.
+    /// A hasher that has taken what a digest takes before the bytes. Once the bytes went through it, it gives the
+    /// digest that [`digest`](Contents::digest) would give a delivered tensor of the same dtype, shape and bytes,
+    /// so that a weight packs alike whatever format it is unpacked from.
+    ///
+    /// # Errors
+    /// The surroundings' own.
+    fn hasher(&self, dtype: Dtype, shape: &[u64]) -> Result<Hasher, Self::Error>;
+
+    /// Keeps a converted tensor and gives its digest, by which it is found from then on.
     ///
     /// # Errors
     /// The surroundings' own.

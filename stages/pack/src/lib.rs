@@ -3,8 +3,8 @@
 //! [`resolve`] finds a part's weights by the model's own naming, whatever prefix and form the publisher
 //! chose, and checks shapes, dtypes and scales from the delivery's index alone. [`pack`] then names them by
 //! content: a [`PackedLayer`] holds digests, roles and shapes. Only a weight that the model lays out
-//! otherwise than its publisher, or whose integers are packed in words, is read and stored again; everything
-//! else stays in the delivery.
+//! otherwise than its publisher is read and stored again; everything else stays in the delivery, also what is packed
+//! in words: that is read for its name, and whoever needs a stretch of it unpacks that ([`InWords`]).
 //!
 //! It must not know files, offsets, the device, the cache's place, salsa nor the terminal. The delivery is
 //! what [`Names`] says it has and [`Contents`] gives.
@@ -13,6 +13,7 @@ mod contents;
 mod convert;
 mod dtype;
 mod error;
+mod in_words;
 mod names;
 mod pack;
 mod packed;
@@ -26,9 +27,10 @@ mod words;
 pub use contents::Contents;
 pub use dtype::Dtype;
 pub use error::{PackError, PackFailure};
+pub use in_words::{InWords, in_words};
 pub use names::{Names, TensorInfo, unread};
 pub use pack::pack;
-pub use packed::{Digest, PackedLayer, PackedTensor, Source};
+pub use packed::{Digest, Hasher, PackedLayer, PackedTensor, Source};
 pub use resolve::{Resolved, ResolvedRole, Virtual, resolve};
 pub use scheme::{Described, Scheme};
 pub use words::{Packing, Unpack};

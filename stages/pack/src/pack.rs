@@ -7,8 +7,8 @@ use crate::packed::{PackedLayer, PackedTensor, Source};
 use crate::resolve::{Resolved, ResolvedRole, Virtual};
 use crate::unpack::{Unpacked, failed, unpacked};
 
-/// Names a part's weights by content. A weight whose converter moves elements, or whose integers are packed
-/// in words, is read, converted and stored; of the others only digests are asked for.
+/// Names a part's weights by content. A weight whose converter moves elements is read, converted and stored; one whose
+/// integers are packed in words is read and named by what it unpacks to; of the others only digests are asked for.
 ///
 /// # Errors
 /// A converter that does not lay out its weight; packed tensors whose order, stated shape or zero points are
@@ -28,7 +28,7 @@ pub fn pack<C: Contents>(
 fn tensor<C: Contents>(role: &ResolvedRole, contents: &mut C) -> Result<PackedTensor, PackFailure<C::Error>> {
     if let Some(unpack) = &role.unpack {
         // A packed weight has no converter: its own shape is the published one.
-        let Unpacked { data, scale, zero } = unpacked(role, unpack, &role.shape, contents)?;
+        let Unpacked { data, scale, zero } = unpacked(role, unpack, contents)?;
         let (role, weight_use, shape) = (role.role.clone(), role.weight_use, role.shape.clone());
         return Ok(PackedTensor { role, weight_use, shape, data, scale, zero });
     }

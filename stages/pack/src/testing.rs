@@ -3,10 +3,11 @@
 use crate::contents::Contents;
 use crate::dtype::Dtype;
 use crate::names::{Names, TensorInfo};
-use crate::packed::{Digest, Source};
+use crate::packed::{Digest, Hasher, Source};
 use crate::resolve::Virtual;
 use crate::scheme::Scheme;
 use std::borrow::Cow;
+use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 
 /// Tensors by name, and what packing has asked for.
@@ -17,7 +18,7 @@ pub struct MemoryDelivery {
     /// How integers are packed.
     pub scheme: Option<Scheme>,
     /// Tensors that packing has read, by their pieces.
-    pub read: Vec<Virtual>,
+    pub read: RefCell<Vec<Virtual>>,
     by_digest: HashMap<Digest, Vec<u8>>,
 }
 
@@ -60,20 +61,20 @@ impl MemoryDelivery {
             std::mem::take(&mut self.tensors).into_iter().map(|(name, t)| (to(&name), t)).collect();
     }
 
-    /// The bytes of a tensor that packing has given a digest.
+    /// The bytes of a tensor that packing has given a digest; `None` of one that lies in words.
     pub fn content(&self, source: &Source) -> Option<&[u8]> {
         self.by_digest.get(&source.digest).map(Vec::as_slice)
     }
 
-    fn joined(&self, tensor: &Virtual) -> Vec<u8> {
+    /// The pieces' bytes in order.
+    pub fn joined(&self, tensor: &Virtual) -> Vec<u8> {
         let piece = |name: &String| self.tensors[name].1.as_slice();
         tensor.pieces.iter().map(piece).collect::<Vec<_>>().concat()
     }
 
     fn keep(&mut self, dtype: Dtype, shape: &[u64], bytes: Vec<u8>) -> Digest {
-        let mut hasher = blake3::Hasher::new();
-        hasher.update(format!("{dtype} {shape:?} ").as_bytes()).update(&bytes);
-        let digest = hasher.finalize();
+        let Ok(mut hasher) = self.hasher(dtype, shape);
+        let digest = hasher.update(&bytes).finalize();
         self.by_digest.insert(digest, bytes);
         digest
     }
@@ -101,9 +102,15 @@ impl Contents for MemoryDelivery {
         Ok(self.keep(tensor.dtype, &tensor.shape, bytes))
     }
 
-    fn bytes(&mut self, tensor: &Virtual) -> Result<Cow<'_, [u8]>, Self::Error> {
-        self.read.push(tensor.clone());
+    fn bytes(&self, tensor: &Virtual) -> Result<Cow<'_, [u8]>, Self::Error> {
+        self.read.borrow_mut().push(tensor.clone());
         Ok(Cow::Owned(self.joined(tensor)))
+    }
+
+    fn hasher(&self, dtype: Dtype, shape: &[u64]) -> Result<Hasher, Self::Error> {
+        let mut hasher = Hasher::new();
+        hasher.update(format!("{dtype} {shape:?} ").as_bytes());
+        Ok(hasher)
     }
 
     fn store(&mut self, dtype: Dtype, shape: &[u64], bytes: Vec<u8>) -> Result<Digest, Self::Error> {

@@ -5,6 +5,7 @@
 //! shifted alike, so (q − zero) is what the publisher means. Knows bytes and shapes, no tensor's name.
 
 use serde::{Deserialize, Serialize};
+use std::ops::Range;
 
 /// How words are filled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -68,39 +69,51 @@ impl Unpack {
         self.packing != Packing::CompressedTensors
     }
 
-    /// Containers `[rows, cols]` of one matrix's words.
-    pub(crate) fn containers(&self, words: &[u8]) -> Vec<u8> {
-        let (rows, cols) = (self.rows as usize, self.cols as usize);
-        match self.packing {
-            Packing::CompressedTensors => self.along_rows(words, rows, cols),
-            Packing::Gptq { .. } => {
-                let per = self.per_word() as usize;
-                let mut out = vec![0; rows * cols];
-                for (block, words) in words.as_chunks().0.chunks_exact(rows).enumerate() {
-                    for (row, &word) in words.iter().enumerate() {
-                        let place = row * cols + block * per;
-                        out[place..place + per].copy_from_slice(&self.word(word)[..per]);
-                    }
-                }
-                out
-            }
-            Packing::Awq => self.across_rows(words, rows, cols, &AWQ_ORDER),
+    /// Containers `[rows, cols]` of some rows of a matrix, from all of its words. The rows start and end where words do
+    /// ([`aligned`](Unpack::aligned)).
+    pub(crate) fn containers(&self, words: &[u8], rows: Range<usize>, out: &mut [u8]) {
+        match self.bits {
+            8 => self.containers_of::<4>(words, rows, out),
+            _ => self.containers_of::<8>(words, rows, out),
         }
     }
 
-    /// Zero points `[rows, groups]` of one matrix's words.
-    pub(crate) fn zeros(&self, words: &[u8]) -> Result<Vec<u8>, BadZero> {
-        let (rows, groups) = (self.rows as usize, self.groups as usize);
-        let mut zeros = match self.packing {
-            Packing::CompressedTensors => self.across_columns(words, rows, groups),
-            Packing::Gptq { .. } => self.across_rows(words, rows, groups, &[0, 1, 2, 3, 4, 5, 6, 7]),
-            Packing::Awq => self.across_rows(words, rows, groups, &AWQ_ORDER),
-        };
+    fn containers_of<const PER: usize>(&self, words: &[u8], rows: Range<usize>, out: &mut [u8]) {
+        let cols = self.cols as usize;
+        match self.packing {
+            Packing::CompressedTensors => {
+                let row = cols.div_ceil(PER) * 4;
+                let words = words[rows.start * row..rows.end * row].chunks_exact(row);
+                out.chunks_exact_mut(cols).zip(words).for_each(|(out, words)| along_row::<PER>(words, out));
+            }
+            Packing::Gptq { .. } => {
+                for (block, words) in words.as_chunks().0.chunks_exact(self.rows as usize).enumerate() {
+                    for (out, &word) in out.chunks_exact_mut(cols).zip(&words[rows.clone()]) {
+                        out[block * PER..][..PER].copy_from_slice(&integers::<PER>(word));
+                    }
+                }
+            }
+            Packing::Awq => self.across_rows::<PER>(words, rows, cols, &AWQ_ORDER, out),
+        }
+    }
+
+    /// Zero points `[rows, groups]` of some rows of a matrix, from all of its words; the rows as in
+    /// [`containers`](Unpack::containers).
+    pub(crate) fn zeros(&self, words: &[u8], rows: Range<usize>, out: &mut [u8]) -> Result<(), BadZero> {
+        match self.bits {
+            8 => self.zeros_of::<4>(words, rows.clone(), out),
+            _ => self.zeros_of::<8>(words, rows.clone(), out),
+        }
+        let groups = self.groups as usize;
         let largest = (1u8 << (self.bits - 1)) - 1;
-        for (at, zero) in zeros.iter_mut().enumerate() {
+        for (at, zero) in out.iter_mut().enumerate() {
             let bad = |zero: u8, reason| {
                 let stored = zero.wrapping_add(1 << (self.bits - 1));
-                Err(BadZero { place: [(at / groups) as u64, (at % groups) as u64], stored, reason })
+                Err(BadZero {
+                    place: [(rows.start + at / groups) as u64, (at % groups) as u64],
+                    stored,
+                    reason,
+                })
             };
             let stored = *zero;
             if self.packing == (Packing::Gptq { zero_less_one: true }) {
@@ -116,78 +129,91 @@ impl Unpack {
                 return bad(stored, "is no middle of the range, and the delivery is said to be symmetric");
             }
         }
-        Ok(zeros)
+        Ok(())
     }
 
-    /// A matrix's scales `[groups, rows]` of `width` bytes each as `[rows, groups]`.
-    pub(crate) fn scales(&self, stored: &[u8], width: usize) -> Vec<u8> {
-        let (rows, groups) = (self.rows as usize, self.groups as usize);
-        let mut out = Vec::with_capacity(stored.len());
-        for row in 0..rows {
-            for group in 0..groups {
-                out.extend_from_slice(&stored[(group * rows + row) * width..][..width]);
+    fn zeros_of<const PER: usize>(&self, words: &[u8], rows: Range<usize>, out: &mut [u8]) {
+        let groups = self.groups as usize;
+        match self.packing {
+            Packing::CompressedTensors => self.across_columns::<PER>(words, rows, out),
+            Packing::Gptq { .. } => {
+                self.across_rows::<PER>(words, rows, groups, &[0, 1, 2, 3, 4, 5, 6, 7], out);
             }
+            Packing::Awq => self.across_rows::<PER>(words, rows, groups, &AWQ_ORDER, out),
         }
-        out
     }
 
-    /// Integers `[rows, cols]` whose neighbours in a word are in a row.
-    fn along_rows(&self, words: &[u8], rows: usize, cols: usize) -> Vec<u8> {
-        let per = self.per_word() as usize;
-        let mut out = vec![0; rows * cols];
-        let words = words.as_chunks().0.chunks_exact(cols.div_ceil(per));
-        for (row, words) in out.chunks_exact_mut(cols).zip(words) {
-            for (place, &word) in row.chunks_mut(per).zip(words) {
-                place.copy_from_slice(&self.word(word)[..place.len()]);
-            }
+    /// Scales `[rows, groups]`, of `width` bytes each, of some rows of a matrix, from all of its `[groups, rows]`.
+    pub(crate) fn scales(&self, stored: &[u8], width: usize, rows: Range<usize>, out: &mut [u8]) {
+        let places = rows.flat_map(|row| (0..self.groups as usize).map(move |group| (row, group)));
+        for (out, (row, group)) in out.chunks_exact_mut(width).zip(places) {
+            out.copy_from_slice(&stored[(group * self.rows as usize + row) * width..][..width]);
         }
-        out
     }
 
-    /// Integers `[rows, cols]` whose neighbours in a word are in a column, stored row by row.
-    fn across_columns(&self, words: &[u8], rows: usize, cols: usize) -> Vec<u8> {
-        let per = self.per_word() as usize;
-        let mut out = vec![0; rows * cols];
-        for (block, words) in words.as_chunks().0.chunks_exact(cols).enumerate() {
+    /// The least rows that contain these and start and end where words do, whatever is unpacked.
+    pub(crate) fn aligned(&self, rows: Range<u64>) -> Range<u64> {
+        let per = self.per_word();
+        rows.start / per * per..rows.end.next_multiple_of(per).min(self.rows)
+    }
+
+    /// Integers `[rows, groups]` whose neighbours in a word are in a column, stored row by row.
+    fn across_columns<const PER: usize>(&self, words: &[u8], rows: Range<usize>, out: &mut [u8]) {
+        let cols = self.groups as usize;
+        let words = words.as_chunks().0.chunks_exact(cols).skip(rows.start / PER);
+        for (out, words) in out.chunks_mut(PER * cols).zip(words) {
             for (col, &word) in words.iter().enumerate() {
-                for (at, value) in self.word(word).into_iter().enumerate().take(per.min(rows - block * per)) {
-                    out[(block * per + at) * cols + col] = value;
+                for (out, value) in out.chunks_exact_mut(cols).zip(integers::<PER>(word)) {
+                    out[col] = value;
                 }
             }
         }
-        out
     }
 
     /// Integers stored `[cols, rows]` with neighbours in a word along the rows' axis, as `[rows, cols]`.
-    fn across_rows(&self, words: &[u8], rows: usize, cols: usize, order: &[usize; 8]) -> Vec<u8> {
-        let per = self.per_word() as usize;
-        let blocks = rows / per;
+    fn across_rows<const PER: usize>(
+        &self,
+        words: &[u8],
+        rows: Range<usize>,
+        cols: usize,
+        order: &[usize; 8],
+        out: &mut [u8],
+    ) {
+        let blocks = self.rows as usize / PER;
         let words = words.as_chunks().0;
-        let mut out = vec![0; rows * cols];
-        for block in 0..blocks {
+        for (block, out) in (rows.start / PER..).zip(out.chunks_exact_mut(PER * cols)) {
             for col in 0..cols {
-                let values = self.word(words[col * blocks + block]);
-                for (&neighbour, &value) in order.iter().zip(&values[..per]) {
-                    out[(block * per + neighbour) * cols + col] = value;
+                for (&neighbour, value) in order.iter().zip(integers::<PER>(words[col * blocks + block])) {
+                    out[neighbour * cols + col] = value;
                 }
             }
         }
-        out
     }
+}
 
-    /// The integers of a word, lowest bits first, less half their range.
-    fn word(&self, word: [u8; 4]) -> [u8; 8] {
-        let word = u64::from(u32::from_le_bytes(word));
-        if self.bits == 8 {
-            return (word ^ 0x8080_8080).to_le_bytes();
-        }
-        let pairs = (word | (word << 16)) & 0x0000_ffff_0000_ffff;
-        let bytes = (pairs | (pairs << 8)) & 0x00ff_00ff_00ff_00ff;
-        let nibbles = (bytes | (bytes << 4)) & 0x0f0f_0f0f_0f0f_0f0f;
-        // The set top bits lend, so that no byte borrows from the next.
-        const TOP: u64 = 0x8080_8080_8080_8080;
-        (((nibbles | TOP) - 0x0808_0808_0808_0808) ^ TOP).to_le_bytes()
+/// A row's integers from its words; the last word may have too many.
+fn along_row<const PER: usize>(words: &[u8], out: &mut [u8]) {
+    let (whole, rest) = out.as_chunks_mut::<PER>();
+    let (words, last) = words.as_chunks::<4>().0.split_at(whole.len());
+    for (out, &word) in whole.iter_mut().zip(words) {
+        *out = integers(word);
     }
+    if let Some(&last) = last.first() {
+        rest.copy_from_slice(&integers::<PER>(last)[..rest.len()]);
+    }
+}
+
+/// The integers of a word, lowest bits first, less half their range: eight of 4 bits or four of 8.
+fn integers<const PER: usize>(word: [u8; 4]) -> [u8; PER] {
+    let mut out = [0; PER];
+    if PER == 8 {
+        for (pair, byte) in out.as_chunks_mut::<2>().0.iter_mut().zip(word) {
+            *pair = [(byte & 15).wrapping_sub(8), (byte >> 4).wrapping_sub(8)];
+        }
+    } else {
+        out.copy_from_slice(&word.map(|byte| byte ^ 0x80));
+    }
+    out
 }
 
 #[cfg(test)]
@@ -206,10 +232,8 @@ mod tests {
 
     #[test]
     fn a_word() {
-        let unpack = of(GPTQ, 4, 1, 8, 1);
-        assert_eq!(signed(unpack.word([0x10, 0x32, 0x54, 0xf8]).to_vec()), [-8, -7, -6, -5, -4, -3, 0, 7]);
-        let unpack = of(GPTQ, 8, 1, 4, 1);
-        assert_eq!(signed(unpack.word([0, 1, 128, 255])[..4].to_vec()), [-128, -127, 0, 127]);
+        assert_eq!(signed(integers::<8>([0x10, 0x32, 0x54, 0xf8]).to_vec()), [-8, -7, -6, -5, -4, -3, 0, 7]);
+        assert_eq!(signed(integers::<4>([0, 1, 128, 255]).to_vec()), [-128, -127, 0, 127]);
     }
 
     /// Every packing by its definition, one integer at a time.
@@ -240,7 +264,9 @@ mod tests {
                 let mut stored = vec![0; words as usize * 4];
                 let value = ((1u32 << bits) - 1) << (place * u64::from(bits));
                 stored[word as usize * 4..][..4].copy_from_slice(&value.to_le_bytes());
-                let out = signed(unpack.containers(&stored));
+                let mut out = vec![0; (rows * cols) as usize];
+                unpack.containers(&stored, 0..rows as usize, &mut out);
+                let out = signed(out);
                 let half = 1i32 << (bits - 1);
                 let expected = |at| if at == row * cols + col { half - 1 } else { -half };
                 assert!(
@@ -255,7 +281,11 @@ mod tests {
     fn zero_points() {
         let words = |nibbles: [u32; 8]| nibbles.iter().rev().fold(0u32, |w, n| (w << 4) | n).to_le_bytes();
         let stored = words([0, 1, 2, 7, 8, 9, 14, 13]);
-        let zeros = |packing| of(packing, 4, 8, 16, 1).zeros(&stored).map(signed);
+        let unpacked = |unpack: Unpack, stored: &[u8]| {
+            let mut zeros = vec![0; 8];
+            unpack.zeros(stored, 0..8, &mut zeros).map(|()| signed(zeros))
+        };
+        let zeros = |packing| unpacked(of(packing, 4, 8, 16, 1), &stored);
         assert_eq!(zeros(GPTQ), Ok(vec![-8, -7, -6, -1, 0, 1, 6, 5]));
         assert_eq!(zeros(Packing::CompressedTensors), Ok(vec![-8, -7, -6, -1, 0, 1, 6, 5]));
         assert_eq!(zeros(Packing::Gptq { zero_less_one: true }), Ok(vec![-7, -6, -5, 0, 1, 2, 7, 6]));
@@ -263,21 +293,25 @@ mod tests {
 
         let last = words([7, 7, 7, 15, 7, 7, 7, 7]);
         let v1 = of(Packing::Gptq { zero_less_one: true }, 4, 8, 16, 1);
-        let bad = v1.zeros(&last).unwrap_err();
+        let bad = unpacked(v1, &last).unwrap_err();
         assert_eq!((bad.place, bad.stored), ([3, 0], 15));
-        let bad = Unpack { symmetric: true, ..v1 }.zeros(&words([7, 6, 7, 7, 7, 7, 7, 7])).unwrap_err();
+        let symmetric = Unpack { symmetric: true, ..v1 };
+        let bad = unpacked(symmetric, &words([7, 6, 7, 7, 7, 7, 7, 7])).unwrap_err();
         assert_eq!((bad.place, bad.stored), ([1, 0], 6));
-        assert_eq!(Unpack { symmetric: true, ..v1 }.zeros(&words([7; 8])), Ok(vec![0; 8]));
+        assert_eq!(unpacked(symmetric, &words([7; 8])), Ok(vec![0; 8]));
     }
 
     #[test]
     fn groups_and_rows_change_places() {
         let unpack = of(GPTQ, 4, 3, 32, 2);
-        assert_eq!(unpack.scales(b"aabbccddeeff", 2), b"aaddbbeeccff");
+        let mut scales = [0; 12];
+        unpack.scales(b"aabbccddeeff", 2, 0..3, &mut scales);
+        assert_eq!(&scales, b"aaddbbeeccff");
         // Two groups of eight rows: [group][row], as [row][group].
         let unpack = of(GPTQ, 4, 8, 32, 2);
         let stored = [0x7654_3210u32.to_le_bytes(), 0xfedc_ba98u32.to_le_bytes()].concat();
-        let zeros = signed(unpack.zeros(&stored).unwrap());
-        assert_eq!(zeros[..6], [-8, 0, -7, 1, -6, 2]);
+        let mut zeros = vec![0; 16];
+        unpack.zeros(&stored, 0..8, &mut zeros).unwrap();
+        assert_eq!(signed(zeros)[..6], [-8, 0, -7, 1, -6, 2]);
     }
 }

@@ -122,8 +122,8 @@ fn only_what_is_laid_out_anew_is_read() {
     delivery.insert(&name, info.dtype, &info.shape, bytes);
 
     let layer = packed(&mut delivery, &stack(), Part::Layer(0));
-    assert_eq!(delivery.read.len(), 1);
-    assert_eq!(delivery.read[0].pieces, [name]);
+    assert_eq!(delivery.read.borrow().len(), 1);
+    assert_eq!(delivery.read.borrow()[0].pieces, [name]);
     let conv = layer.tensor("linear_attn.conv1d.weight").unwrap();
     assert_eq!((&conv.data.shape, conv.data.dtype), (&conv.shape, Dtype::BF16));
     assert_eq!(conv.shape, [taps, info.shape[0]]);

@@ -8,7 +8,7 @@ use mica_device::segment::SegmentPlan;
 use mica_fetch::TensorEntry;
 use mica_models::hir::{Function, Op};
 use mica_models::stack::{Part as Place, Stack};
-use mica_pack::{Contents, Digest, Dtype, Names, PackedLayer, TensorInfo, Virtual};
+use mica_pack::{Contents, Digest, Dtype, Hasher, Names, PackedLayer, TensorInfo, Virtual};
 use mica_quantize::{Recipe, TensorBytes};
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -87,6 +87,7 @@ impl Ported {
             let resolved = mica_pack::resolve(&Named(source), stack, place).unwrap_or_else(|e| panic!("{e}"));
             let mut held = Held { source, bytes: HashMap::new() };
             let packed = mica_pack::pack(&resolved, &mut held).unwrap_or_else(|e| panic!("{e}"));
+            assert_eq!(mica_pack::in_words(&resolved, &packed), [], "these deliveries hold containers");
             let (plan, constants) = quantized(&packed, &source.recipe, &held);
             let object = mica_compile::compile(
                 &packed.kind,
@@ -151,11 +152,11 @@ impl Contents for Held<'_> {
     type Error = mica_fetch::FetchError;
 
     fn digest(&mut self, tensor: &Virtual) -> Result<Digest, Self::Error> {
-        let bytes = self.bytes(tensor)?.into_owned();
+        let bytes = Contents::bytes(self, tensor)?.into_owned();
         self.store(tensor.dtype, &tensor.shape, bytes)
     }
 
-    fn bytes(&mut self, tensor: &Virtual) -> Result<Cow<'_, [u8]>, Self::Error> {
+    fn bytes(&self, tensor: &Virtual) -> Result<Cow<'_, [u8]>, Self::Error> {
         let delivery = &self.source.delivery;
         let mut all = Vec::new();
         for piece in &tensor.pieces {
@@ -163,6 +164,10 @@ impl Contents for Held<'_> {
             all.extend(entry.chunks(&delivery.files)?.concat());
         }
         Ok(Cow::Owned(all))
+    }
+
+    fn hasher(&self, dtype: Dtype, shape: &[u64]) -> Result<Hasher, Self::Error> {
+        Ok(mica_fetch::tensor_hasher(dtype.name().parse()?, shape))
     }
 
     fn store(&mut self, dtype: Dtype, shape: &[u64], bytes: Vec<u8>) -> Result<Digest, Self::Error> {
