@@ -191,28 +191,44 @@ impl Unpack {
     }
 }
 
-/// A row's integers from its words; the last word may have too many.
+/// A row's integers from its words; the last word may have too many. Byte by byte, which the compiler turns into vectors.
 fn along_row<const PER: usize>(words: &[u8], out: &mut [u8]) {
-    let (whole, rest) = out.as_chunks_mut::<PER>();
-    let (words, last) = words.as_chunks::<4>().0.split_at(whole.len());
-    for (out, &word) in whole.iter_mut().zip(words) {
-        *out = integers(word);
+    if PER == 4 {
+        for (out, byte) in out.iter_mut().zip(words) {
+            *out = byte ^ 0x80;
+        }
+        return;
     }
-    if let Some(&last) = last.first() {
-        rest.copy_from_slice(&integers::<PER>(last)[..rest.len()]);
+    let (pairs, rest) = out.as_chunks_mut();
+    let last = words.get(pairs.len()).copied();
+    for (pair, &byte) in pairs.iter_mut().zip(words) {
+        *pair = nibbles(byte);
     }
+    if let (Some(out), Some(byte)) = (rest.first_mut(), last) {
+        *out = nibbles(byte)[0];
+    }
+}
+
+/// A byte's two integers, the low bits' first, less half their range.
+fn nibbles(byte: u8) -> [u8; 2] {
+    [(byte & 15).wrapping_sub(8), (byte >> 4).wrapping_sub(8)]
 }
 
 /// The integers of a word, lowest bits first, less half their range: eight of 4 bits or four of 8.
 fn integers<const PER: usize>(word: [u8; 4]) -> [u8; PER] {
     let mut out = [0; PER];
-    if PER == 8 {
-        for (pair, byte) in out.as_chunks_mut::<2>().0.iter_mut().zip(word) {
-            *pair = [(byte & 15).wrapping_sub(8), (byte >> 4).wrapping_sub(8)];
-        }
+    let word = u64::from(u32::from_le_bytes(word));
+    let all = if PER == 4 {
+        word ^ 0x8080_8080
     } else {
-        out.copy_from_slice(&word.map(|byte| byte ^ 0x80));
-    }
+        let pairs = (word | (word << 16)) & 0x0000_ffff_0000_ffff;
+        let bytes = (pairs | (pairs << 8)) & 0x00ff_00ff_00ff_00ff;
+        let nibbles = (bytes | (bytes << 4)) & 0x0f0f_0f0f_0f0f_0f0f;
+        // the set top bits lend, so that no byte borrows from the next
+        const TOP: u64 = 0x8080_8080_8080_8080;
+        ((nibbles | TOP) - 0x0808_0808_0808_0808) ^ TOP
+    };
+    out.copy_from_slice(&all.to_le_bytes()[..PER]);
     out
 }
 
