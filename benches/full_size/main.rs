@@ -2,7 +2,8 @@
 //! `cargo bench -p mica-tests --bench full_size`.
 //!
 //! It takes about 4 GB of memory, 12 GB below the temporary folder (`TMPDIR`), and some minutes. It judges nothing:
-//! a busy machine is no failure. Words after `--` name the groups to run: `decode`, `quantized`, `bfloat16`.
+//! a busy machine is no failure. Words after `--` name the groups to run: `decode`, `quantized`, `packed`,
+//! `bfloat16`.
 
 mod decode;
 mod delivery;
@@ -52,7 +53,7 @@ fn main() {
         figures.extend(found);
         probe = Some(seen);
     }
-    for form in [delivery::QUANTIZED, delivery::BFLOAT16] {
+    for form in [delivery::QUANTIZED, delivery::PACKED, delivery::BFLOAT16] {
         if wanted(form.name) {
             figures.extend(delivery::figures(&form));
         }

@@ -2,10 +2,11 @@
 
 use crate::{MICA, tiny};
 use mica_fetch::testing::{
-    PackedFormat, pack_quantized, read_safetensors, rename_prefix, shard, split_experts, write_safetensors,
-    write_torch,
+    NewTensor, PackedFormat, pack_quantized, read_safetensors, rename_prefix, shard, split_experts,
+    write_safetensors, write_torch,
 };
-use mica_tests::{Run, Status, Workspace, names};
+use mica_tests::{Run, Status, Workspace, files_below, names};
+use std::collections::BTreeSet;
 use std::path::Path;
 
 #[test]
@@ -80,23 +81,52 @@ fn a_pickled_delivery_is_the_same_weights() {
     built.says_as(&published, ".pth");
 }
 
+/// Writes the weights beside `weights`, in containers or packed with or without zero points.
+fn deliver(weights: &Path, containers: &[NewTensor], format: Option<(PackedFormat, bool)>) {
+    let (tensors, config) = match format {
+        None => (containers.to_vec(), serde_json::json!(null)),
+        Some((f, symmetric)) => (pack_quantized(containers, f), f.config(32, symmetric)),
+    };
+    write_safetensors(&weights.with_file_name("model.safetensors"), &tensors);
+    let file = weights.with_file_name("quantization_config.json");
+    match config.is_null() {
+        true => drop(std::fs::remove_file(file)),
+        false => std::fs::write(file, config.to_string()).expect("a configuration is written"),
+    }
+}
+
+/// Constants are made straight from the words: from nothing, a build stores what one of containers does, to the byte.
+#[test]
+fn words_are_stored_nowhere_else() {
+    let (mut workspace, weights) = quantized();
+    workspace.set("delivery.tiny-w4a16.weights", "model.safetensors");
+    let containers = read_safetensors(&weights);
+    let stored = |format| {
+        deliver(&weights, &containers, format);
+        std::fs::remove_dir_all(workspace.cache())
+            .or_else(|e| match e.kind() {
+                std::io::ErrorKind::NotFound => Ok(()),
+                _ => Err(e),
+            })
+            .expect("an empty cache");
+        let run = workspace.build(&["quantize:tiny-w4a16.*"]).exits(0);
+        assert!(run.ran().contains("quantize:tiny-w4a16.layer7"));
+        let blobs = files_below(&workspace.cache().join("blobs-1"));
+        blobs.into_iter().map(|p| p.file_name().expect("a name").to_owned()).collect::<BTreeSet<_>>()
+    };
+    let published = stored(None);
+    assert!(published.len() > 10);
+    for format in [PackedFormat::CompressedTensors, PackedFormat::Gptq, PackedFormat::GptqV2] {
+        assert_eq!(stored(Some((format, true))), published, "{format:?}");
+    }
+}
+
 #[test]
 fn integers_packed_in_words_are_the_same_weights() {
     let (mut workspace, weights) = quantized();
     workspace.set("delivery.tiny-w4a16.weights", "model.safetensors");
     let containers = read_safetensors(&weights);
-    let write = |format: Option<(PackedFormat, bool)>| {
-        let (tensors, config) = match format {
-            None => (containers.clone(), serde_json::json!(null)),
-            Some((f, symmetric)) => (pack_quantized(&containers, f), f.config(32, symmetric)),
-        };
-        write_safetensors(&weights.with_file_name("model.safetensors"), &tensors);
-        let file = weights.with_file_name("quantization_config.json");
-        match config.is_null() {
-            true => drop(std::fs::remove_file(file)),
-            false => std::fs::write(file, config.to_string()).expect("a configuration is written"),
-        }
-    };
+    let write = |format| deliver(&weights, &containers, format);
     write(None);
     let published = workspace.build_well(&[]);
     for (format, said) in [
