@@ -3,6 +3,7 @@
 //! A dry run and a real run come through the same function, so what `-n` says would run is what runs.
 //! It knows recipes, records and blobs; it knows no stage and no salsa.
 
+use crate::cut;
 use crate::env::Env;
 use crate::error::{NodeError, with_causes};
 use crate::events::{Event, Status};
@@ -154,9 +155,14 @@ pub fn action(
     let _permit = env.budget.acquire(memory);
     env.progress.started(target);
     let start = Instant::now();
+    let cuts = cut::count();
     let made = catch_unwind(AssertUnwindSafe(body));
     let wall_ms = start.elapsed().as_millis() as u64;
     env.progress.finished(target);
+    if cut::count() != cuts {
+        // what a body says of zeros that were never written is no cause either
+        return Err(environment(cut::MESSAGE.into()));
+    }
     let produced = match made {
         Ok(Ok(p)) => p,
         Ok(Err(BodyError::Stage(message))) => {

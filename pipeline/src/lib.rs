@@ -10,6 +10,7 @@ pub mod calibrate;
 pub mod check;
 pub mod cli;
 pub mod commands;
+pub mod cut;
 pub mod debug;
 pub mod delivery;
 pub mod env;

@@ -19,7 +19,12 @@ fn main() -> ExitCode {
             return ExitCode::from(code);
         }
     };
+    mica::cut::watch();
     match mica::commands::run(&cli) {
+        Ok(mica::commands::WELL) if mica::cut::count() > 0 => {
+            say(mica::cut::MESSAGE);
+            ExitCode::from(mica::commands::FAILED)
+        }
         Ok(code) => ExitCode::from(code),
         Err(e) => {
             let code = e.exit();

@@ -1,0 +1,52 @@
+//! A file that becomes shorter under a reader: the process goes on, and what was computed counts for nothing.
+
+use memmap2::Mmap;
+use mica::action::{BodyError, Produced, Request, action};
+use mica::cut;
+use mica::env::Env;
+use mica::error::NodeError;
+use mica_cache::{Cache, Recipe, StampMemo};
+use std::fs::File;
+use std::path::Path;
+
+const PAGES: usize = 16;
+const PAGE: usize = 64 << 10;
+
+fn env(dir: &Path) -> Env {
+    let cache = Cache::open(&dir.join("cache")).expect("a cache");
+    Env::new(cache, StampMemo::load(&dir.join("stamps")), 1 << 20)
+}
+
+/// Sums a mapped file within an action; `meanwhile` happens once it is mapped.
+fn sum(env: &Env, path: &Path, meanwhile: impl Fn(&File)) -> Result<u64, NodeError> {
+    let recipe = Recipe::new("sum", 1);
+    let mut sum = 0;
+    action(env, Request { target: "sum:file", recipe, memory: 1, bytes_in: 0 }, || {
+        let file = File::options().read(true).write(true).open(path).map_err(BodyError::environment)?;
+        // SAFETY: the file is this test's own; that it becomes shorter is what is tested.
+        let map = unsafe { Mmap::map(&file) }.map_err(BodyError::environment)?;
+        meanwhile(&file);
+        sum = map.iter().map(|&b| u64::from(b)).sum();
+        Ok(Produced::default())
+    })?;
+    Ok(sum)
+}
+
+#[test]
+fn what_was_read_from_a_cut_file_is_not_published() {
+    cut::watch();
+    let dir = tempfile::tempdir().expect("a folder");
+    let path = dir.path().join("file");
+    std::fs::write(&path, vec![1; PAGES * PAGE]).expect("a file");
+    let env = env(dir.path());
+    let before = cut::count();
+    let cut = sum(&env, &path, |file| file.set_len(PAGE as u64).expect("a shorter file"));
+    let message = cut::MESSAGE.to_string();
+    assert_eq!(cut, Err(NodeError::Environment { target: "sum:file".into(), message }));
+    assert!(cut::count() > before);
+    // nothing was kept, so it runs again, and what is whole is fine
+    std::fs::write(&path, vec![1; PAGES * PAGE]).expect("a file");
+    let counted = cut::count();
+    assert_eq!(sum(&env, &path, |_| {}), Ok((PAGES * PAGE) as u64));
+    assert_eq!(cut::count(), counted);
+}
