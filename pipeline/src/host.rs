@@ -240,18 +240,58 @@ pub fn values(bytes: &[u8], shape: &Shape) -> Vec<f64> {
 }
 
 /// Values as an edge of a format holds them, to nearest, ties to even.
-pub fn encoded(values: &[f64], format: Format, frac: u8) -> Vec<u8> {
-    let whole = |v: f64| v.round_ties_even();
-    let each = |v: &f64| match format {
-        // the cast saturates, as the device's conversion does
-        Format::Fx32 => (whole(v * f64::from(frac).exp2()) as i32).to_le_bytes().to_vec(),
-        Format::F32 => (*v as f32).to_le_bytes().to_vec(),
-        Format::F16 => half::f16::from_f64(*v).to_le_bytes().to_vec(),
-        Format::Bf16 => half::bf16::from_f64(*v).to_le_bytes().to_vec(),
-        Format::I32 => (whole(*v) as i32).to_le_bytes().to_vec(),
-        Format::I8 => (whole(*v) as i8).to_le_bytes().to_vec(),
+///
+/// # Errors
+/// A finite value outside the format's range, or in a format of integers one that is no number: what the device would
+/// be given would be another one.
+pub fn encoded(values: &[f64], format: Format, frac: u8) -> Result<Vec<u8>, Unfit> {
+    // both bounds of each format are exact, so that a value fits exactly if it rounds to one between them
+    let whole = |v: f64, unit: f64, [least, most]: [f64; 2]| {
+        let n = (v * unit).round_ties_even();
+        (least..=most).contains(&n).then_some(n as i32)
     };
-    values.iter().flat_map(each).collect()
+    let float = |v: f64, stored: f64| !(v.is_finite() && stored.is_infinite());
+    let word = [i32::MIN, i32::MAX].map(f64::from);
+    let mut out = Vec::with_capacity(values.len() * format.bytes() as usize);
+    for (index, &v) in values.iter().enumerate() {
+        let fits = match format {
+            Format::Fx32 => whole(v, f64::from(frac).exp2(), word).map(|n| out.extend(n.to_le_bytes())),
+            Format::I32 => whole(v, 1.0, word).map(|n| out.extend(n.to_le_bytes())),
+            Format::I8 => {
+                whole(v, 1.0, [i8::MIN, i8::MAX].map(f64::from)).map(|n| out.push((n as i8).cast_unsigned()))
+            }
+            Format::F32 => float(v, f64::from(v as f32)).then(|| out.extend((v as f32).to_le_bytes())),
+            Format::F16 => {
+                let h = half::f16::from_f64(v);
+                float(v, h.to_f64()).then(|| out.extend(h.to_le_bytes()))
+            }
+            Format::Bf16 => {
+                let h = half::bf16::from_f64(v);
+                float(v, h.to_f64()).then(|| out.extend(h.to_le_bytes()))
+            }
+        };
+        if fits.is_none() {
+            return Err(Unfit { index, value: v, format, frac });
+        }
+    }
+    Ok(out)
+}
+
+/// A value that an edge cannot hold.
+#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
+#[error(
+    "element {index} is {value}, which {format:?}{} does not hold", 
+    if *format == Format::Fx32 { format!(" of {frac} fraction bits") } else { String::new() }
+)]
+pub struct Unfit {
+    /// Its place.
+    pub index: usize,
+    /// The value.
+    pub value: f64,
+    /// The edge's format.
+    pub format: Format,
+    /// Fraction bits of FX32.
+    pub frac: u8,
 }
 
 #[cfg(test)]
@@ -317,7 +357,29 @@ mod tests {
             (Format::I8, vec![-128.0, 127.0]),
         ] {
             let shape = Shape { format, frac: 20, elements: kept.len() as u64 };
-            assert_eq!(values(&encoded(&kept, format, 20), &shape), kept, "{format:?}");
+            assert_eq!(values(&encoded(&kept, format, 20).unwrap(), &shape), kept, "{format:?}");
+        }
+    }
+
+    #[test]
+    fn what_an_edge_cannot_hold_is_refused_and_not_clamped() {
+        let unit = 2f64.powi(-20);
+        for (format, fits, not) in [
+            (Format::Fx32, [2048.0 - unit, -2048.0], [2048.0, -2048.0 - unit]),
+            (Format::F32, [3e38, f64::INFINITY], [4e38, -1e300]),
+            (Format::F16, [65519.0, f64::NEG_INFINITY], [65520.0, -1e6]),
+            (Format::Bf16, [3e38, f64::NAN], [3.4e38, -1e39]),
+            (Format::I32, [-2147483648.0, 2147483647.0], [2147483648.0, f64::NAN]),
+            (Format::I8, [-128.0, 127.4], [127.6, -129.0]),
+        ] {
+            for v in fits {
+                assert!(encoded(&[0.0, v], format, 20).is_ok(), "{format:?} {v}");
+            }
+            for v in not {
+                let e = encoded(&[0.0, v], format, 20).unwrap_err();
+                assert_eq!((e.index, e.value.to_bits()), (1, v.to_bits()), "{format:?}");
+                assert!(e.to_string().starts_with("element 1 is"), "{e}");
+            }
         }
     }
 }

@@ -339,7 +339,11 @@ fn edge(kernel: &Kernel, name: &str, values: &[f64]) -> Body<Vec<u8>> {
     let entry = kernel.entries.iter().find(|e| e.name == name);
     let what = entry.and_then(|e| e.shares.first());
     match what {
-        Some((_, _, what)) => Ok(encoded(values, what.format, what.frac)),
+        Some((_, _, what)) => encoded(values, what.format, what.frac).map_err(|e| {
+            BodyError::Stage(format!(
+                "`{name}`: {e}; a device with fewer fraction bits (`frac`) holds larger values"
+            ))
+        }),
         None => Err(BodyError::Stage(format!("the kernel has no edge {name}"))),
     }
 }
