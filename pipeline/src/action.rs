@@ -159,19 +159,17 @@ pub fn action(
     let made = catch_unwind(AssertUnwindSafe(body));
     let wall_ms = start.elapsed().as_millis() as u64;
     env.progress.finished(target);
-    if cut::count() != cuts {
-        // what a body says of zeros that were never written is no cause either
-        return Err(environment(cut::MESSAGE.into()));
-    }
     let produced = match made {
+        Ok(Err(BodyError::Lost(blob))) => {
+            return Err(NodeError::Lost { target: target.into(), blob: blob.to_string() });
+        }
+        // whatever a body makes or says of zeros that nobody wrote
+        _ if cut::count() != cuts => return Err(environment(cut::MESSAGE.into())),
         Ok(Ok(p)) => p,
         Ok(Err(BodyError::Stage(message))) => {
             return Err(NodeError::Stage { target: target.into(), message });
         }
         Ok(Err(BodyError::Environment(message))) => return Err(environment(message)),
-        Ok(Err(BodyError::Lost(blob))) => {
-            return Err(NodeError::Lost { target: target.into(), blob: blob.to_string() });
-        }
         Err(panic) => match panic.downcast::<salsa::Cancelled>() {
             // a cancellation is a consequence; the query that caused it reports itself
             Ok(_) => return Err(NodeError::Stopped { target: target.into() }),
