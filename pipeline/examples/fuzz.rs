@@ -30,6 +30,7 @@ device = "sim"
 tokens = 4
 layers = 2
 perplexity = { text = "t", tokens = 12 }
+oracle = "self"
 [recipe.r]
 rules = [{ pattern = "*", format = "i4", group = 32, scale = "f16" }]
 [device.sim]

@@ -223,6 +223,18 @@ pub struct Synth {
     /// Tokens of the prompt.
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..))]
     pub tokens: u16,
+    /// Run the model on the prompt and write captures beside the weights [default: the prompt's ids alone].
+    #[arg(long, value_enum, value_name = "BY")]
+    pub captures: Option<CapturesBy>,
+}
+
+/// Who computes the captures of a synthetic delivery.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub enum CapturesBy {
+    /// Our own float64 evaluator, on the weights as they are written. They are labelled so, satisfy no gate that
+    /// asks for the published implementation, and the workspace asks for none that does.
+    #[value(name = "self")]
+    Own,
 }
 
 /// A field and its number.

@@ -5,8 +5,8 @@ use crate::error::CliError;
 use crate::workspace::{Delivery, Workspace};
 use mica_cache::{Digest, Stamp, StampMemo};
 use mica_fetch::{
-    CaptureSet, DeliveryFiles, FetchError, ListOptions, Listing, MappedDelivery, RawConfig, TensorEntry,
-    TensorIndex,
+    CaptureSet, DeliveryFiles, FetchError, ListOptions, Listing, MappedDelivery, RawConfig, SelfMade,
+    TensorEntry, TensorIndex,
 };
 use mica_pack::Scheme;
 use std::path::{Path, PathBuf};
@@ -28,6 +28,8 @@ pub struct OpenDelivery {
     pub index: TensorIndex,
     /// The captures' tensors.
     pub captures: Option<TensorIndex>,
+    /// The captures' own label, where our own evaluator made them.
+    pub self_made: Option<SelfMade>,
     /// The model's configuration.
     pub config: RawConfig,
     /// How its integers are packed, where it says so.
@@ -59,9 +61,12 @@ impl OpenDelivery {
         let listing = mica_fetch::list(&dir, &options).map_err(failed)?;
         let files = MappedDelivery::open(&dir, &listing).map_err(failed)?;
         let index = mica_fetch::index(&files, &listing).map_err(failed)?;
-        let captures = match listing.captures.first() {
-            Some(&f) => Some(mica_fetch::index_file(&files, f).map_err(failed)?),
-            None => None,
+        let (captures, self_made) = match listing.captures.first() {
+            Some(&f) => {
+                let index = mica_fetch::index_file(&files, f).map_err(failed)?;
+                (Some(index), mica_fetch::self_made(&files, f).map_err(failed)?)
+            }
+            None => (None, None),
         };
         let elsewhere = |given: &Option<PathBuf>, own: Option<u32>| match given {
             Some(p) => Some(workspace.path(p)),
@@ -90,6 +95,7 @@ impl OpenDelivery {
             listing,
             index,
             captures,
+            self_made,
             config,
             scheme,
             tokenizer,

@@ -93,7 +93,18 @@ impl Session {
         for (name, m) in &config.model {
             let open = &deliveries[&m.delivery];
             let captures = config.delivery[&m.delivery].captures.as_ref();
-            let captures = captures.map(capture_facts);
+            let captures = captures.map(|c| capture_facts(c, open));
+            if let Some(label) = &open.self_made
+                && config.delivery[&m.delivery].captures.as_ref().is_some_and(|c| c.made_by != Maker::Own)
+            {
+                let warning = format!(
+                    "[delivery.{}] captures: the file says that it was made by {label}, and is taken so",
+                    m.delivery
+                );
+                if !session.warnings.contains(&warning) {
+                    session.warnings.push(warning);
+                }
+            }
             let machine = &machines[&m.device];
             let model = ModelInput::new(
                 &session.db,
@@ -110,6 +121,7 @@ impl Session {
                 m.layers,
                 None,
                 captures.map(Arc::new),
+                m.oracle.into(),
                 Arc::new(config.gates.decode),
                 None,
             );
@@ -198,11 +210,21 @@ fn delivery_input(db: &BuildDb, name: &str, d: &OpenDelivery) -> Result<Delivery
     ))
 }
 
-fn capture_facts(c: &Captures) -> CaptureFacts {
-    CaptureFacts {
-        source: match c.made_by {
+impl From<Maker> for Source {
+    fn from(maker: Maker) -> Source {
+        match maker {
             Maker::Published => Source::Published,
             Maker::Own => Source::SelfMade,
+        }
+    }
+}
+
+/// What is known of captures. A file that says itself that it is our own is so, whatever the workspace says.
+fn capture_facts(c: &Captures, open: &OpenDelivery) -> CaptureFacts {
+    CaptureFacts {
+        source: match open.self_made {
+            Some(_) => Source::SelfMade,
+            None => c.made_by.into(),
         },
         precision: match c.precision {
             Precision::F64 => ScoredPrecision::F64,

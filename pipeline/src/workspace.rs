@@ -118,7 +118,7 @@ pub enum Precision {
     Bf16,
 }
 
-/// Who made a capture.
+/// Who made captures, and whose are asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Maker {
@@ -167,6 +167,9 @@ pub struct Model {
     /// Lets weights that are NaN or infinite pass.
     #[serde(default)]
     pub allow_non_finite: bool,
+    /// Whose captures the gates ask for.
+    #[serde(default)]
+    pub oracle: Maker,
 }
 
 /// A held-out text.

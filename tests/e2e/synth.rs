@@ -1,8 +1,14 @@
-//! `mica synth` where it can't go on.
+//! `mica synth` where it can't go on, and deliveries with captures of our own.
 
 use crate::MICA;
+use mica_fetch::testing::{edit_tensor, read_safetensors, shipped, write_safetensors};
+use mica_tests::{Mica, Run, Workspace};
+use serde_json::Value;
+use std::collections::BTreeMap;
 use std::fs;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 /// A delivery that meets a full disk halfway is told with what to do, and leaves nothing: no half delivery, and no
 /// folder of its own.
@@ -41,4 +47,196 @@ fn a_full_disk_leaves_no_half_delivery() {
     assert!(made.stdout.is_empty(), "no workspace is named");
     let left: Vec<_> = fs::read_dir(dir.path()).expect("the folder").collect();
     assert!(left.is_empty(), "{left:?}");
+}
+
+/// Dimensions at which a layer takes no time.
+const SMALL: &str = "hidden_size=128,num_experts=16,num_experts_per_tok=4,moe_intermediate_size=128,\
+    shared_expert_intermediate_size=128,num_attention_heads=4,head_dim=64,linear_num_key_heads=2,\
+    linear_num_value_heads=4,linear_key_head_dim=32,linear_value_head_dim=32";
+const SCORE: &str = "score:full.decode";
+const CAPTURES: &str = "captures.safetensors";
+
+/// Four layers with captures of our own.
+fn captured(words: &[&str]) -> Workspace {
+    let all = ["--layers", "4", "--vocab", "512", "--tokens", "6", "--set", SMALL, "--captures", "self"];
+    Workspace::synthetic(MICA, &[&all, words].concat())
+}
+
+/// Verdicts of the gates on captures, by their ending.
+fn on_captures(run: &Run, ending: &str) -> BTreeMap<String, Option<bool>> {
+    let gates = run.gates(SCORE).into_iter().filter(|(name, _)| name.ends_with(ending));
+    gates.map(|(name, pass)| (name.to_string(), pass)).collect()
+}
+
+fn failed(run: &Run) -> Vec<String> {
+    run.gates(SCORE).into_iter().filter(|g| g.1 != Some(true)).map(|g| g.0.to_string()).collect()
+}
+
+/// A delivery with captures of our own is judged by them, in every form, and the build is well. It says that
+/// nothing was compared with the published implementation.
+#[test]
+fn captures_of_our_own_judge_a_delivery() {
+    let forms: [(&[&str], usize); 3] = [(&[], 12), (&["--packed"], 12), (&["--format", "bf16"], 1)];
+    for (form, gates) in forms {
+        let w = captured(form);
+        let run = w.build_well(&[]);
+        let own = on_captures(&run, "-vs-self");
+        assert_eq!(own.len(), gates, "{form:?}: {own:?}");
+        assert!(on_captures(&run, "-vs-capture").is_empty(), "{form:?}");
+        for line in
+            ["by our own evaluator\n", "PASS\noracle: self; nothing here was compared with the published"]
+        {
+            assert!(run.stdout.contains(line), "{form:?}: no {line:?} in\n{}", run.stdout);
+        }
+        let json: Value = serde_json::from_str(&w.build_well(&[SCORE, "--json"]).stdout).unwrap();
+        assert_eq!(json["reports"][0]["score"]["decode"]["oracle"], "self");
+        let status: Value = serde_json::from_str(&w.mica(&["status", SCORE, "--json"]).run().stdout).unwrap();
+        assert_eq!(status["deliveries"][0]["captures_by"], "self");
+        assert_eq!(status["deliveries"][0]["evaluator"], "float64 evaluator, numerics 1");
+        let text = w.mica(&["status", SCORE]).run().exits(0).stdout;
+        assert!(text.contains("self, float64 evaluator, numerics 1"), "{text}");
+    }
+}
+
+/// The label is in the file: no word of the workspace makes captures of our own pass for the published
+/// implementation's.
+#[test]
+fn a_label_of_our_own_survives_the_workspace() {
+    let mut w = captured(&[]);
+    w.set("delivery.full.captures.made_by", "published");
+    let run = w.build_well(&[]);
+    assert!(on_captures(&run, "-vs-capture").is_empty());
+    w.unset("model.full.oracle");
+    let run = w.build(&[]).exits(1);
+    let asked = on_captures(&run, "-vs-capture");
+    assert!(asked.len() == 12 && asked.values().all(Option::is_none), "{asked:?}");
+    assert!(on_captures(&run, "-vs-self").values().all(|pass| *pass == Some(true)));
+    assert!(run.stderr.contains("was made by self, float64 evaluator, numerics 1"), "{}", run.stderr);
+    // what kept them from passing is the label alone
+    let file = w.dir().join(CAPTURES);
+    write_safetensors(&file, &read_safetensors(&file));
+    let asked = on_captures(&w.build_well(&[]), "-vs-capture");
+    assert!(asked.len() == 12 && asked.values().all(|pass| *pass == Some(true)), "{asked:?}");
+    // and the workspace can still say what they are
+    w.set("delivery.full.captures.made_by", "self");
+    assert!(on_captures(&w.build(&[]).exits(1), "-vs-capture").values().all(Option::is_none));
+}
+
+/// The twins of the gates on our own captures: a capture that is wrong, and a weight that is not the one they
+/// were computed on.
+#[test]
+fn captures_and_weights_that_part_fail_the_gates() {
+    let w = captured(&[]);
+    edit_tensor(&w.dir().join(CAPTURES), "model.layers.2:float_output", |bytes| {
+        // the lowest exponent bit: the value twice or half as large
+        bytes[2] ^= 0x80;
+    });
+    let found = failed(&w.build(&[SCORE]).exits(1));
+    assert!(found.contains(&"reference-layer-vs-self".into()), "{found:?}");
+    assert!(
+        found.iter().all(|gate| gate.starts_with("layer-") || gate.starts_with("reference-layer")),
+        "{found:?}"
+    );
+
+    let w = captured(&[]);
+    let norm = "model.language_model.layers.1.post_attention_layernorm.weight";
+    edit_tensor(&w.dir().join("model.safetensors"), norm, |bytes| bytes[1] ^= 0x80);
+    let run = w.build(&[SCORE]).exits(1);
+    let found = failed(&run);
+    assert!(found.contains(&"reference-layer-vs-self".into()), "{found:?}");
+    assert!(
+        found.iter().all(|gate| gate.ends_with("-vs-self")),
+        "the chain has the weights that there are: {found:?}"
+    );
+}
+
+/// A model that is to be judged by our own captures and has none is not judged.
+#[test]
+fn no_captures_are_no_pass() {
+    let mut w = Workspace::synthetic(MICA, &["--layers", "4", "--vocab", "64", "--set", SMALL]);
+    w.set("model.full.oracle", "self");
+    let run = w.build(&[SCORE]).exits(1);
+    let own = on_captures(&run, "-vs-self");
+    assert!(own.len() == 12 && own.values().all(Option::is_none), "{own:?}");
+}
+
+/// Names, types and shapes are those of the shipped delivery, whose publisher's modules were captured.
+#[test]
+fn captures_are_called_and_shaped_as_the_published_ones() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let out = dir.path().join("out");
+    let dimensions = "hidden_size=128,num_experts=16,num_experts_per_tok=4,moe_intermediate_size=64,\
+        shared_expert_intermediate_size=64,num_attention_heads=4,head_dim=64,linear_num_key_heads=2,\
+        linear_num_value_heads=4,linear_key_head_dim=32,linear_value_head_dim=32";
+    let synth = |threads: &str| {
+        let _ = fs::remove_dir_all(&out);
+        let words =
+            ["--layers", "8", "--vocab", "2048", "--tokens", "20", "--format", "bf16", "--set", dimensions];
+        let mica = Mica::new(Path::new(MICA)).arg("synth").arg("qwen3_5_35b_a3b").arg("--out").arg(&out);
+        let mica = words.iter().chain(&["--captures", "self"]).fold(mica, |mica, word| mica.arg(word));
+        mica.env("RAYON_NUM_THREADS", threads).run().exits(0);
+        fs::read(out.join(CAPTURES)).expect("captures")
+    };
+    assert!(synth("1") == synth("3"), "bytes depend on the number of threads");
+    let form = |file: &Path| -> BTreeMap<String, (bool, Vec<u64>)> {
+        let all = read_safetensors(file).into_iter();
+        all.map(|t| (t.name, (t.dtype.is_float(), t.shape))).collect()
+    };
+    let mut published = form(&shipped("tiny").join("test_vectors_f64.safetensors"));
+    // not captured here: states after every token, and a continuation of the prompt
+    published.retain(|name, _| !name.ends_with("_steps") && name != "continuation_ids");
+    let own = form(&out.join(CAPTURES));
+    let apart: Vec<_> = own.iter().filter(|t| published.get(t.0) != Some(t.1)).collect();
+    assert!(apart.is_empty(), "not as published: {apart:?}");
+    let lacking: Vec<_> = published.keys().filter(|name| !own.contains_key(*name)).collect();
+    assert!(lacking.is_empty(), "not captured: {lacking:?}");
+}
+
+/// A disk that fills up, or a kill, while captures are computed leaves no delivery.
+#[test]
+fn captures_that_are_not_whole_are_no_delivery() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let out = dir.path().join("out");
+    let synth = |tokens: &str| {
+        let mica = Mica::new(Path::new(MICA)).arg("synth").arg("qwen3_5_35b_a3b").arg("--out").arg(&out);
+        let words = ["--layers", "4", "--vocab", "1024", "--packed", "--shard-size", "1", "--tokens", tokens];
+        words.iter().chain(&["--set", SMALL, "--captures", "self"]).fold(mica, |mica, word| mica.arg(word))
+    };
+    // every tensor of the weights is smaller than 160 kB, the captured logits alone are not
+    let full = synth("60").limited("trap '' XFSZ; ulimit -f 320").run();
+    let told = full.stderr.replace(['│', '╰', '─', '▶'], "");
+    let told = told.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert_eq!(full.exit, Some(2), "{told}");
+    assert!(told.contains("out/captures.safetensors: ") && told.contains("nothing is left behind"), "{told}");
+    let left = || -> Vec<PathBuf> {
+        fs::read_dir(dir.path()).expect("the folder").map(|e| e.expect("an entry").path()).collect()
+    };
+    assert!(left().is_empty(), "{:?}", left());
+
+    let mut killed = synth("20000");
+    let mut child = killed.spawn();
+    while !left().iter().any(|partial| partial.join(CAPTURES).exists()) {
+        assert!(child.try_wait().expect("a status").is_none(), "it ended before it was killed");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    child.kill().expect("it is killed");
+    killed.wait(child);
+    let names: Vec<String> = left().iter().map(|p| p.file_name().unwrap().to_string_lossy().into()).collect();
+    assert!(names.len() == 1 && names[0].starts_with(".synth-partial-"), "{names:?}");
+}
+
+/// A few layers repeated add up in no direction of their own, and their embedding is left behind.
+#[test]
+fn repeated_layers_keep_their_residual_small() {
+    let dimensions = "hidden_size=512,num_experts=8,num_experts_per_tok=4,moe_intermediate_size=256,\
+        shared_expert_intermediate_size=128,num_attention_heads=4,head_dim=64,linear_num_key_heads=2,\
+        linear_num_value_heads=4,linear_key_head_dim=32,linear_value_head_dim=32";
+    let words = ["--layers", "8", "--distinct-layers", "4", "--vocab", "64", "--captures", "self"];
+    let w = Workspace::synthetic(MICA, &[&words[..], &["--packed", "--set", dimensions]].concat());
+    let json: Value = serde_json::from_str(&w.build_well(&[SCORE, "--json"]).stdout).unwrap();
+    let difficulty = &json["reports"][0]["score"]["decode"]["difficulty"];
+    // 0.53 was read; with codes of which each expert's mean is not zero it is 8
+    assert!(difficulty["peak"]["value"].as_f64().unwrap().abs() < 1.0, "{difficulty}");
+    assert!(difficulty["embed_to_last"].as_f64().unwrap() < 0.3, "{difficulty}");
+    assert!(difficulty["embed_to_hidden"].as_f64().unwrap() < 0.3, "{difficulty}");
 }

@@ -243,7 +243,8 @@ pub fn real_expected(s: &Subject<'_>) -> Result<Vec<Expected>, Refused> {
         outputs.into_iter().filter(|(o, key)| selection.function.result(o).is_some() && captures.has(key));
     there
         .map(|(o, key)| {
-            let (name, source) = (o.to_string(), format!("captured, {key}"));
+            let by = if captures.is_self_made() { " by our own evaluator" } else { "" };
+            let (name, source) = (o.to_string(), format!("captured{by}, {key}"));
             let tensor = captures.tensor(&key)?;
             Ok(Expected { name, source, place: (captures.path().into(), key), tensor })
         })

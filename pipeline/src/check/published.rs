@@ -6,10 +6,13 @@ use mica_fetch::{ListOptions, Listing, MappedDelivery, TensorIndex};
 use mica_models::eval::{EvalError, Resource, Tensor, Weights};
 use mica_models::hir::{self, Type};
 use mica_models::{Part, Stack};
-use mica_pack::{Dtype, Names, Resolved, ResolvedRole, TensorInfo, Virtual, resolve};
+use mica_pack::{
+    Dtype, InWords, Names, Resolved, ResolvedRole, RoleInWords, Scheme, TensorInfo, Virtual, resolve,
+};
 use serde_json::{Map, Value};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
+use std::io;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -17,6 +20,7 @@ use std::path::{Path, PathBuf};
 pub struct Files {
     mapped: MappedDelivery,
     index: TensorIndex,
+    scheme: Option<Scheme>,
 }
 
 impl Files {
@@ -30,7 +34,13 @@ impl Files {
         let listing = mica_fetch::list(dir, &options).map_err(failed)?;
         let mapped = MappedDelivery::open(dir, &listing).map_err(failed)?;
         let index = mica_fetch::index(&mapped, &listing).map_err(failed)?;
-        Ok((Files { mapped, index }, listing))
+        Ok((Files { mapped, index, scheme: None }, listing))
+    }
+
+    /// The same files, whose integers are packed as their configuration states.
+    #[must_use]
+    pub fn packed(self, scheme: Option<Scheme>) -> Files {
+        Files { scheme, ..self }
     }
 }
 
@@ -136,6 +146,12 @@ impl Names for Published {
             Published::Generated(index) => Box::new(index.names()),
         }
     }
+    fn scheme(&self) -> Option<&Scheme> {
+        match self {
+            Published::Files(f) => f.scheme.as_ref(),
+            Published::Generated(_) => None,
+        }
+    }
 }
 
 /// The weights of one part of a model by the part's own names, in the layout in which they are published;
@@ -168,21 +184,52 @@ impl<'a> PartWeights<'a> {
         found.ok_or_else(|| EvalError::MissingWeight { name: name.to_string() })
     }
 
-    /// Elements of a role as published.
+    /// Elements of a role as published; integers are what they stand for.
     fn elements(&self, role: &ResolvedRole, range: Range<u64>, out: &mut Vec<f64>) -> Result<(), String> {
         let Some(scale) = &role.scale else { return self.source.reals(&role.data, range, out) };
-        let first = out.len();
-        self.source.reals(&role.data, range.clone(), out)?;
-        // a group of a row shares a scale; what is meant is the product rounded to binary32
-        let group = role.data.shape.iter().product::<u64>() / scale.shape.iter().product::<u64>().max(1);
-        let mut scales = Vec::new();
-        self.source.reals(scale, range.start / group..range.end.div_ceil(group), &mut scales)?;
+        let count = |shape: &[u64]| shape.iter().product::<u64>();
+        // a group of a row shares a scale and a zero point
+        let group = count(shape(role)) / count(&scale.shape).max(1);
+        let groups = range.start / group..range.end.div_ceil(group);
+        let lies = RoleInWords::of(role);
+        let lies = lies.as_ref();
+        let (first, start) = (out.len(), range.start);
+        self.canonical(lies.map(|l| &l.data), &role.data, Dtype::I8, range, out)?;
+        let (mut scales, mut zeros) = (Vec::new(), Vec::new());
+        self.canonical(lies.and_then(|l| l.scale.as_ref()), scale, scale.dtype, groups.clone(), &mut scales)?;
+        if let Some(zero) = &role.zero {
+            let words = lies.and_then(|l| l.zero.as_ref());
+            self.canonical(words, zero, Dtype::I8, groups.clone(), &mut zeros)?;
+        }
         for (i, q) in out[first..].iter_mut().enumerate() {
-            let at = (range.start + i as u64) / group - range.start / group;
-            *q = f64::from(*q as f32 * scales[at as usize] as f32);
+            let at = ((start + i as u64) / group - groups.start) as usize;
+            let zero = zeros.get(at).copied().unwrap_or_default();
+            // what is meant is the product rounded to binary32
+            *q = f64::from((*q - zero) as f32 * scales[at] as f32);
         }
         Ok(())
     }
+
+    /// Elements of a tensor in its canonical form, from the words that it lies in where it does.
+    fn canonical(
+        &self,
+        words: Option<&InWords>,
+        tensor: &Virtual,
+        dtype: Dtype,
+        range: Range<u64>,
+        out: &mut Vec<f64>,
+    ) -> Result<(), String> {
+        let Some(lies) = words else { return self.source.reals(tensor, range, out) };
+        let width = dtype.bytes();
+        let stored = |range| self.source.raw(&lies.tensor, range).map(Cow::Owned).map_err(io::Error::other);
+        let bytes = lies.read(range.start * width..range.end * width, stored).map_err(|e| e.to_string())?;
+        widen(dtype, &bytes, out)
+    }
+}
+
+/// The shape in which a role is published, that of its integers where they are packed.
+fn shape(role: &ResolvedRole) -> &[u64] {
+    if role.unpack.is_some() { &role.shape } else { &role.data.shape }
 }
 
 fn unread(name: &str, reason: String) -> EvalError {
@@ -193,7 +240,7 @@ impl Weights for PartWeights<'_> {
     fn tensor(&self, name: &str) -> Result<Cow<'_, [f64]>, EvalError> {
         let role = self.role(name)?;
         let mut all = Vec::new();
-        self.elements(role, 0..role.data.shape.iter().product(), &mut all).map_err(|e| unread(name, e))?;
+        self.elements(role, 0..shape(role).iter().product(), &mut all).map_err(|e| unread(name, e))?;
         Ok(Cow::Owned(all))
     }
 
@@ -219,7 +266,7 @@ impl Resource for PartWeights<'_> {
             Dtype::F16 => hir::Dtype::F16,
             _ => hir::Dtype::F32,
         };
-        Some(Type::new(dtype, &role.data.shape))
+        Some(Type::new(dtype, shape(role)))
     }
 }
 
@@ -239,6 +286,7 @@ pub struct Captures {
     path: PathBuf,
     mapped: MappedDelivery,
     index: TensorIndex,
+    self_made: bool,
 }
 
 impl Captures {
@@ -252,8 +300,19 @@ impl Captures {
             _ => Path::new("."),
         };
         let name = file.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
-        let (files, _) = Files::open(dir, Some(&name))?;
-        Ok(Captures { path: file.into(), mapped: files.mapped, index: files.index })
+        let (files, listing) = Files::open(dir, Some(&name))?;
+        let self_made = match listing.weights {
+            mica_fetch::Weights::Single(f) => {
+                mica_fetch::self_made(&files.mapped, f).map_err(Refused::because)?.is_some()
+            }
+            mica_fetch::Weights::Sharded { .. } => false,
+        };
+        Ok(Captures { path: file.into(), mapped: files.mapped, index: files.index, self_made })
+    }
+
+    /// Whether the file says that our own evaluator made it.
+    pub fn is_self_made(&self) -> bool {
+        self.self_made
     }
 
     /// The file.

@@ -159,7 +159,7 @@ pub fn gates(session: &Session, reports: &[Named]) -> [usize; 3] {
 }
 
 /// Raised when a field of the JSON report changes its meaning or goes away.
-const SCHEMA: u32 = 1;
+const SCHEMA: u32 = 2;
 
 /// The build as one JSON document.
 pub fn document(

@@ -12,8 +12,10 @@ use crate::session::{Session, environment};
 use crate::targets;
 use crate::workspace::Workspace;
 use mica_fetch::Weights;
+use mica_score::decode::Source;
 use mica_score::table::{Align, Table};
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use std::path::Path;
 
 /// Says of each judged target what its gates last said, or that it would run. Nothing runs.
@@ -77,22 +79,22 @@ struct Form<'a> {
     tensors: usize,
     bytes: u64,
     weights: String,
+    captures: &'static str,
+    evaluator: Option<&'a str>,
 }
 
 /// The deliveries of the workspace's models, by name.
 fn forms(session: &Session) -> Vec<Form<'_>> {
-    let mut names: Vec<&String> = session
-        .models
-        .iter()
-        .filter(|m| m.trial(&session.db).is_none())
-        .map(|m| m.delivery(&session.db).name(&session.db))
+    let db = &session.db;
+    let models = session.models.iter().filter(|m| m.trial(db).is_none());
+    // all models of a delivery say the same of its captures
+    let named: BTreeMap<&str, Option<Source>> = models
+        .map(|m| (m.delivery(db).name(db).as_str(), m.captures(db).as_ref().map(|c| c.source)))
         .collect();
-    names.sort_unstable();
-    names.dedup();
-    names.into_iter().map(|name| form(name, Db::delivery(&session.db, name))).collect()
+    named.into_iter().map(|(name, maker)| form(name, Db::delivery(db, name), maker)).collect()
 }
 
-fn form<'a>(delivery: &'a str, open: &OpenDelivery) -> Form<'a> {
+fn form<'a>(delivery: &'a str, open: &'a OpenDelivery, maker: Option<Source>) -> Form<'a> {
     let container = match &open.listing.weights {
         Weights::Single(file) => open.listing.file(*file).map_or_else(|_| String::new(), |f| f.name.clone()),
         Weights::Sharded { shards, .. } => format!("{} shards", shards.len()),
@@ -110,7 +112,13 @@ fn form<'a>(delivery: &'a str, open: &OpenDelivery) -> Form<'a> {
         }
     };
     let bytes = entries.map(mica_fetch::TensorEntry::bytes).sum();
-    Form { delivery, container, tensors: open.index.tensors.len(), bytes, weights }
+    let captures = match maker.filter(|_| open.captures.is_some()) {
+        None => "none",
+        Some(Source::Published) => "published",
+        Some(Source::SelfMade) => "self",
+    };
+    let evaluator = open.self_made.as_ref().and_then(|label| label.evaluator.as_deref());
+    Form { delivery, container, tensors: open.index.tensors.len(), bytes, weights, captures, evaluator }
 }
 
 fn deliveries(session: &Session) -> String {
@@ -120,10 +128,16 @@ fn deliveries(session: &Session) -> String {
         ("tensors", Align::Right),
         ("MB", Align::Right),
         ("as", Align::Left),
+        ("captures by", Align::Left),
     ]);
     for f in forms(session) {
         let megabytes = format!("{:.1}", f.bytes as f64 / 1e6);
-        table.row([f.delivery.to_string(), f.container, f.tensors.to_string(), megabytes, f.weights]);
+        let captures = match f.evaluator {
+            Some(evaluator) => format!("{}, {evaluator}", f.captures),
+            None => f.captures.to_string(),
+        };
+        let tensors = f.tensors.to_string();
+        table.row([f.delivery.to_string(), f.container, tensors, megabytes, f.weights, captures]);
     }
     table.to_string()
 }
@@ -134,6 +148,7 @@ fn document(session: &Session, wanted: &[usize], errors: &[Option<NodeError>], r
     let forms = forms(session).into_iter().map(|f| {
         json!({
             "name": f.delivery, "weights_in": f.container, "tensors": f.tensors, "bytes": f.bytes, "as": f.weights,
+            "captures_by": f.captures, "evaluator": f.evaluator,
         })
     });
     document["deliveries"] = Value::Array(forms.collect());

@@ -1,19 +1,26 @@
-//! `mica synth`: a synthetic delivery at a model's published dimensions, streamed to disk.
+//! `mica synth`: a synthetic delivery at a model's published dimensions, streamed to disk; on request with
+//! captures of our own evaluator, run on the files as they were written.
 
 use super::{WELL, out};
+use crate::check::published::{Files as Delivered, Published};
 use crate::cli::{Synth, SynthFormat};
 use crate::error::CliError;
 use crate::progress::Progress;
 use crate::progress::say;
-use crate::synth::{Files, Form, GROUP, Stream, Tensor, Values, config, delivery, workspace, write_file};
+use crate::synth::captures::{self, CaptureError, Plan};
+use crate::synth::{
+    About, Files, Form, GROUP, Label, Stream, Tensor, Values, config, delivery, workspace, write_file,
+};
 use mica_models::{Stack, describe};
+use mica_pack::Scheme;
+use serde_json::{Map, Value};
 use std::cell::Cell;
 use std::fs::{self, File};
-use std::io::{ErrorKind, Write};
+use std::io::{BufWriter, ErrorKind, Write};
 use std::path::Path;
 use std::time::Instant;
 
-/// The file of the prompt's ids.
+/// The file of the prompt's ids, and of what was captured on them.
 const CAPTURES: &str = "captures.safetensors";
 
 /// Writes the delivery into a folder beside `out` and renames that when all is there.
@@ -49,8 +56,13 @@ pub fn run(s: &Synth) -> Result<u8, CliError> {
         let path = path.to_path_buf();
         move |source| CliError::Write { path, source: advised(source) }
     };
+    let prompt = prompt(s, &stack);
+    let plan = match s.captures {
+        Some(_) => Some(captures::plan(&stack, prompt.to_vec(), s.tokens.into()).map_err(|e| usage(&e))?),
+        None => None,
+    };
     fs::create_dir_all(parent).map_err(failed(parent))?;
-    room(parent, files.bytes)?;
+    room(parent, files.bytes + plan.as_ref().map_or(0, Plan::bytes))?;
     // removed when anything fails; a killed run leaves a folder that no one takes for a delivery
     let partial =
         tempfile::Builder::new().prefix(".synth-partial-").tempdir_in(parent).map_err(failed(parent))?;
@@ -64,21 +76,39 @@ pub fn run(s: &Synth) -> Result<u8, CliError> {
     for shard in &files.shards {
         progress.started(&shard.name);
         let file = partial.path().join(&shard.name);
-        write(&file, &tensors[shard.tensors.clone()], &wrote).map_err(failed(&s.out.join(&shard.name)))?;
+        write(&file, &tensors[shard.tensors.clone()], &[], &wrote)
+            .map_err(failed(&s.out.join(&shard.name)))?;
         progress.finished(&shard.name);
     }
     progress.clear();
-    let captures = partial.path().join(CAPTURES);
-    write(&captures, &prompt(s, &stack), &|_| ()).map_err(failed(&captures))?;
-    let out_name = s.out.display().to_string();
+    let written = start.elapsed().as_secs_f64();
+    let about = About {
+        model: &s.model,
+        layers: s.layers,
+        quantized,
+        profile: s.profile,
+        captured: s.captures,
+        out: &s.out.display().to_string(),
+        captures: CAPTURES,
+    };
     let mut texts = vec![
-        ("config.json", format!("{:#}\n", serde_json::Value::Object(text))),
-        (crate::workspace::FILE, workspace(&s.model, s.profile, &out_name, CAPTURES)),
+        ("config.json", format!("{:#}\n", Value::Object(text.clone()))),
+        (crate::workspace::FILE, workspace(&about)),
     ];
     texts.extend(files.index.clone());
     for (name, text) in texts {
         let path = partial.path().join(name);
         fs::write(&path, text).map_err(failed(&path))?;
+    }
+    let (file, named) = (partial.path().join(CAPTURES), s.out.join(CAPTURES));
+    match &plan {
+        None => write(&file, &prompt, &captures::prompt_label(), &|_| ()).map_err(failed(&named))?,
+        Some(plan) => {
+            capture(&file, partial.path(), &stack, &text, plan, &prompt[0]).map_err(|e| match e {
+                CaptureError::Write(source) => failed(&named)(source),
+                other => CliError::Usage(format!("{}: {other}", named.display())),
+            })?
+        }
     }
     let made = partial.keep();
     fs::rename(&made, &s.out).map_err(|e| {
@@ -86,9 +116,12 @@ pub fn run(s: &Synth) -> Result<u8, CliError> {
         let _ = fs::remove_dir_all(&made);
         failed(&s.out)(e)
     })?;
-    let seconds = start.elapsed().as_secs_f64();
-    let bytes = files.bytes as f64;
-    say(&format!("{:.2} GB in {seconds:.1} s, {:.2} GB/s", bytes / 1e9, bytes / 1e9 / seconds));
+    let gigabytes = files.bytes as f64 / 1e9;
+    say(&format!("{gigabytes:.2} GB in {written:.1} s, {:.2} GB/s", gigabytes / written));
+    if let Some(plan) = &plan {
+        let (megabytes, seconds) = (plan.bytes() as f64 / 1e6, start.elapsed().as_secs_f64() - written);
+        say(&format!("captures of our own evaluator, {megabytes:.1} MB in {seconds:.1} s"));
+    }
     out(&format!("{}\n", s.out.join(crate::workspace::FILE).display()));
     Ok(WELL)
 }
@@ -127,11 +160,37 @@ fn enough(dir: &Path, needed: u64, free: u64) -> Result<(), CliError> {
 }
 
 /// One file, on the disk when this returns.
-fn write(path: &Path, tensors: &[Tensor], wrote: &dyn Fn(u64)) -> std::io::Result<()> {
+fn write(path: &Path, tensors: &[Tensor], label: &Label, wrote: &dyn Fn(u64)) -> std::io::Result<()> {
     let mut file = File::create(path)?;
-    write_file(tensors, &mut file, wrote)?;
+    write_file(tensors, label, &mut file, wrote)?;
     file.flush()?;
     file.sync_data()
+}
+
+/// Runs the model on the delivery in `dir` and writes what is captured, on the disk when this returns.
+fn capture(
+    path: &Path,
+    dir: &Path,
+    stack: &Stack,
+    config: &Map<String, Value>,
+    plan: &Plan,
+    ids: &Tensor,
+) -> Result<(), CaptureError> {
+    let Values::Given(ids) = &ids.values else { return Ok(()) };
+    let read = |why: String| CaptureError::Delivery { why };
+    let (files, _) = Delivered::open(dir, None).map_err(|e| read(e.to_string()))?;
+    let scheme = config.get("quantization_config").and_then(Value::as_object).map(Scheme::from_config);
+    let scheme = scheme.transpose().map_err(|e| read(e.to_string()))?;
+    let delivery = Published::Files(Box::new(files.packed(scheme)));
+    let progress = Progress::hidden();
+    progress.start(stack.parts().len() as u64);
+    progress.started("captures of our own evaluator");
+    let mut file = BufWriter::new(File::create(path)?);
+    let done = plan.write(stack, &delivery, ids, &mut file, &|_| progress.settled());
+    progress.clear();
+    done?;
+    file.flush()?;
+    Ok(file.get_ref().sync_data()?)
 }
 
 /// The prompt's ids, and those that follow each: uniform over the vocabulary.

@@ -13,6 +13,7 @@ use mica_fetch::{CaptureMap, RawConfig, TensorIndex};
 use mica_pack::Scheme;
 use mica_quantize::Recipe;
 use mica_score::Thresholds;
+use mica_score::decode::Source;
 use mica_score::validation::Bounds;
 use std::sync::Arc;
 
@@ -54,7 +55,7 @@ pub struct DeliveryInput {
 #[derive(Clone, Debug, PartialEq)]
 pub struct CaptureFacts {
     /// Who made them and how; `same_weights` is for the plan to say.
-    pub source: mica_score::decode::Source,
+    pub source: Source,
     /// What the run computed in.
     pub precision: mica_score::decode::Precision,
     /// Which name means what.
@@ -143,6 +144,9 @@ pub struct ModelInput {
     /// What is known of its captures.
     #[returns(ref)]
     pub captures: Option<Arc<CaptureFacts>>,
+    /// Whose captures its gates ask for.
+    #[returns(copy)]
+    pub oracle: Source,
     /// Bounds of its gates.
     #[returns(ref)]
     pub thresholds: Arc<Thresholds>,
@@ -176,6 +180,7 @@ impl ModelInput {
             self.layers(db),
             text.map(|t| (Arc::new(t), self)),
             self.captures(db).clone(),
+            self.oracle(db),
             self.thresholds(db).clone(),
             trial.map(Arc::new),
         )

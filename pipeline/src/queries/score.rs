@@ -10,7 +10,9 @@ use crate::host::values;
 use mica_cache::{Recipe, encode};
 use mica_device::layout::ALIGN;
 use mica_fetch::Tokenizer;
-use mica_score::decode::{CaptureChain, CaptureLabel, Chain, Counters, DecodeInputs, DecodeReport, Stack};
+use mica_score::decode::{
+    CaptureChain, CaptureLabel, Chain, Counters, DecodeInputs, DecodeReport, Source, Stack,
+};
 use mica_score::metrics::Equality;
 use mica_score::{Texts, score_decode};
 use serde::{Deserialize, Serialize};
@@ -94,6 +96,10 @@ pub fn scored(db: &dyn Db, model: ModelInput) -> Result<Outcome> {
     recipe = recipe.input("ids", ids.digest).input("next ids", ids.next_digest);
     let label = need(&target, source::capture_label(db, model))?;
     recipe = recipe.param("captures", format!("{label:?}"));
+    let oracle = model.oracle(db);
+    if oracle == Source::SelfMade {
+        recipe = recipe.param("judged by", "our own captures");
+    }
     let captured = need(&target, source::captured_chain(db, model))?;
     for (name, digest) in captured.named() {
         recipe = recipe.input(&format!("captured {name}"), digest);
@@ -136,6 +142,7 @@ pub fn scored(db: &dyn Db, model: ModelInput) -> Result<Outcome> {
             forced: chains[2].chain(),
             reference_router: router.iter().map(Vec::as_slice).collect(),
             branches: Vec::new(),
+            oracle,
             capture: captured.as_ref().map(source::CapturedTables::chain).filter(has_any),
             capture_label: label,
             counters,
@@ -155,11 +162,7 @@ fn has_any(c: &CaptureChain<'_>) -> bool {
 
 /// The label where there are no captures: it still decides which gates are asked for.
 pub fn no_capture(same_weights: bool) -> CaptureLabel {
-    CaptureLabel {
-        source: mica_score::decode::Source::Published,
-        precision: mica_score::decode::Precision::F64,
-        same_weights,
-    }
+    CaptureLabel { source: Source::Published, precision: mica_score::decode::Precision::F64, same_weights }
 }
 
 /// The blocks of one output, joined.

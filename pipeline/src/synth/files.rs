@@ -52,7 +52,8 @@ impl Files {
         };
         let shards: Vec<Shard> =
             ranges.into_iter().enumerate().map(|(n, tensors)| Shard { name: name(n), tensors }).collect();
-        let headers: usize = shards.iter().map(|s| header(&tensors[s.tensors.clone()]).len()).sum();
+        let headers: usize =
+            shards.iter().map(|s| header(&entries(&tensors[s.tensors.clone()]), &[]).len()).sum();
         let total: u64 = tensors.iter().map(Tensor::bytes).sum();
         let index = (count > 1).then(|| {
             let places = shards.iter().flat_map(|s| {
@@ -66,12 +67,53 @@ impl Files {
     }
 }
 
+/// A tensor's line in a header.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Its name.
+    pub name: String,
+    /// Its element type.
+    pub dtype: &'static str,
+    /// Outermost first.
+    pub shape: Vec<u64>,
+}
+
+impl Entry {
+    /// That of a tensor.
+    pub fn of(t: &Tensor) -> Entry {
+        Entry { name: t.name.clone(), dtype: t.dtype, shape: t.shape.clone() }
+    }
+
+    /// Bytes of the tensor.
+    pub fn bytes(&self) -> u64 {
+        bytes(self.dtype, &self.shape)
+    }
+}
+
+/// Bytes of a tensor of this element type and shape.
+pub fn bytes(dtype: &str, shape: &[u64]) -> u64 {
+    let width = match dtype {
+        "I64" => 8,
+        "F32" | "I32" => 4,
+        "BF16" | "F16" => 2,
+        _ => 1,
+    };
+    shape.iter().product::<u64>() * width
+}
+
+/// What a file says of itself beside its format.
+pub type Label = [(&'static str, String)];
+
 /// A safetensors file's length and header, padded to 8 bytes.
-fn header(tensors: &[Tensor]) -> Vec<u8> {
-    let mut text = json!({ "__metadata__": { "format": "pt" } }).to_string();
+pub fn header(entries: &[Entry], label: &Label) -> Vec<u8> {
+    let mut metadata = json!({ "format": "pt" });
+    for (key, said) in label {
+        metadata[key] = said.as_str().into();
+    }
+    let mut text = json!({ "__metadata__": metadata }).to_string();
     text.pop();
     let mut at = 0;
-    for t in tensors {
+    for t in entries {
         let end = at + t.bytes();
         let entry = json!({ "dtype": t.dtype, "shape": t.shape, "data_offsets": [at, end] });
         text += &format!(",{}:{entry}", Value::from(t.name.as_str()));
@@ -82,12 +124,21 @@ fn header(tensors: &[Tensor]) -> Vec<u8> {
     [&(text.len() as u64).to_le_bytes(), text.as_bytes()].concat()
 }
 
+fn entries(tensors: &[Tensor]) -> Vec<Entry> {
+    tensors.iter().map(Entry::of).collect()
+}
+
 /// Writes a file of these tensors, a few mebibytes at a time; `wrote` hears of every piece.
 ///
 /// # Errors
 /// Those of `out`.
-pub fn write_file(tensors: &[Tensor], out: &mut dyn Write, wrote: &dyn Fn(u64)) -> io::Result<()> {
-    out.write_all(&header(tensors))?;
+pub fn write_file(
+    tensors: &[Tensor],
+    label: &Label,
+    out: &mut dyn Write,
+    wrote: &dyn Fn(u64),
+) -> io::Result<()> {
+    out.write_all(&header(&entries(tensors), label))?;
     let mut buffer = vec![0; CHUNK];
     for t in tensors {
         let mut at = 0;
@@ -140,7 +191,7 @@ mod tests {
     fn a_file_is_its_plan() {
         let all = [tensor("a", (CHUNK + SHARE) as u64 + 3), tensor("b", 40)];
         let mut file = Vec::new();
-        write_file(&all, &mut file, &|_| ()).unwrap();
+        write_file(&all, &[], &mut file, &|_| ()).unwrap();
         assert_eq!(file.len() as u64, Files::plan(&all, u64::MAX).bytes);
         let mut expected = vec![0; all[0].bytes() as usize];
         all[0].values.fill(all[0].stream, 0, 0, &mut expected);

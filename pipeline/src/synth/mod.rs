@@ -1,9 +1,11 @@
 //! Synthetic deliveries at a model's published dimensions or others: valid names and files, random weights, the
 //! same bits for the same seed on every machine.
 //!
-//! They are what benchmarks and full-size runs work on where the published weights cannot be had. Nothing
-//! here holds more than a few mebibytes at a time, and nothing is learned from: the numbers mean nothing.
+//! They are what benchmarks and full-size runs work on where the published weights cannot be had. Weights are
+//! streamed, a few mebibytes at a time; [`captures`] of our own evaluator can be added to them. Nothing is
+//! learned from: the numbers mean nothing.
 
+pub mod captures;
 mod files;
 mod published;
 mod statistics;
@@ -13,12 +15,12 @@ mod tests;
 mod values;
 mod workspace;
 
-pub use files::{Files, Shard, write_file};
+pub use files::{Entry, Files, Label, Shard, write_file};
 pub use published::{config, cut};
 pub use statistics::{MASSIVE, Profile};
 pub use tensors::{Form, GROUP, Tensor, tensors};
-pub use values::{Stream, Values};
-pub use workspace::{recipe, workspace};
+pub use values::{Codes, Stream, Values};
+pub use workspace::{About, recipe, workspace};
 
 use mica_models::Stack;
 use thiserror::Error;

@@ -1,13 +1,23 @@
 //! What the weights of a synthetic delivery are like, by profile: uniform within `offset ± scale`, some rows
 //! of some weights otherwise.
+//!
+//! A weight matrix of `Plain` has no direction of its own: its mean is zero. Experts of four bits need care there.
+//! Codes drawn from −8 to 7 have the mean −½, a ninth of their size, so every expert answers every token with a
+//! share that is alike in all channels; the next layer's experts see that share in each of their inputs and square
+//! it, and after two layers nothing else is left. At the published dimensions it adds 47 a layer, whatever the
+//! prompt, and leaves ±2048 before the fortieth. So codes are drawn with mean zero, as symmetric quantizers have
+//! them. The residual then grows with the square root of the layers where they differ (10 after forty), and in
+//! proportion to them where a few are repeated (21), since the same matrices send the same token the same way.
 
+use super::Codes;
 use mica_models::Part;
 
 /// What a delivery's numbers are made to show.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Profile {
-    /// At the published dimensions a layer's branches add about a quarter of the residual's size and no
-    /// router decides by rounding.
+    /// No matrix has a direction of its own: at the published dimensions the residual of forty layers stays
+    /// below 30 over a prompt of 16 tokens, also where a few layers are repeated.
+    #[default]
     Plain,
     /// A stack that is not easy, at any dimensions: branches turn the residual away from the embedding, one
     /// of its channels is two hundred times the others, decays reach from 0 to 1, attention is sharp.
@@ -218,6 +228,14 @@ impl Stated {
         let both = shape.get(1).copied().unwrap_or(2);
         let row = |row, scale| RowsApart { every: both, row, scale: INT4 * scale, offset: 0.0 };
         self.rows = vec![row(0, half::f16::from_bits(1).to_f32()), row(both / 2, 52_000.0)];
+    }
+}
+
+/// The codes of experts of four bits. The profiles that are made to be hard keep those that reach both ends.
+pub fn codes(profile: Profile) -> Codes {
+    match profile {
+        Profile::Plain => Codes::Centred,
+        Profile::Stress | Profile::Limits => Codes::All,
     }
 }
 

@@ -1,9 +1,10 @@
 //! Which tensors a delivery has: names and shapes from the model's own description, values by statistics.
 
+use super::files::bytes;
 use super::statistics::{RowsApart, Stated};
 use super::values::Apart;
 use super::values::Float;
-use super::{Profile, Stream, SynthError, Values, statistics};
+use super::{Codes, Profile, Stream, SynthError, Values, statistics};
 use mica_models::analysis::{WeightUse, weight_uses};
 use mica_models::naming::{SourceForm, WeightSource, expert_name, sources};
 use mica_models::{Part, Stack};
@@ -46,13 +47,7 @@ pub struct Tensor {
 impl Tensor {
     /// Bytes.
     pub fn bytes(&self) -> u64 {
-        let width = match self.dtype {
-            "I64" => 8,
-            "F32" | "I32" => 4,
-            "BF16" | "F16" => 2,
-            _ => 1,
-        };
-        self.shape.iter().product::<u64>() * width
+        bytes(self.dtype, &self.shape)
     }
 }
 
@@ -77,7 +72,8 @@ pub fn tensors(stack: &Stack, part: Part, form: &Form) -> Result<Vec<Tensor>, Sy
         }
         let (name, stream) = (whole(source), Stream::new(form.seed, &numbers));
         let floats = stated.floats || statistics::decides(&source.role);
-        let w = Weight { source, numbers, name, stream, stated, seed: form.seed };
+        let codes = statistics::codes(form.profile);
+        let w = Weight { source, numbers, name, stream, stated, codes, seed: form.seed };
         if usage == WeightUse::Experts
             && form.quantized
             && let Some(columns) = shape.last().filter(|n| !n.is_multiple_of(GROUP.into()))
@@ -87,7 +83,7 @@ pub fn tensors(stack: &Stack, part: Part, form: &Form) -> Result<Vec<Tensor>, Sy
         match usage {
             WeightUse::Experts if form.quantized && form.packed => w.packed(&mut all),
             WeightUse::Experts if form.quantized => {
-                w.quantized(Values::Nibbles, 8.0, GROUP.into(), Float::F16, &mut all);
+                w.quantized(Values::Nibbles(codes), 8.0, GROUP.into(), Float::F16, &mut all);
             }
             // the routers and the gates decide, and stay as they are
             WeightUse::Matrix | WeightUse::Table if form.quantized && !floats => {
@@ -115,6 +111,7 @@ struct Weight<'a> {
     name: String,
     stream: Stream,
     stated: Stated,
+    codes: Codes,
     seed: u64,
 }
 
@@ -193,7 +190,7 @@ impl Weight<'_> {
             }
             SourceForm::Whole { .. } => None,
         }) else {
-            return self.quantized(Values::Nibbles, 8.0, GROUP.into(), Float::F16, all);
+            return self.quantized(Values::Nibbles(self.codes), 8.0, GROUP.into(), Float::F16, all);
         };
         let (rows, cols) = (piece[0], piece[1]);
         let groups = cols / u64::from(GROUP);
@@ -211,7 +208,14 @@ impl Weight<'_> {
                 first,
             };
             all.extend([
-                tensor("weight_packed", "I32", vec![rows, cols / 8], Values::Packed, self.stream, row * cols),
+                tensor(
+                    "weight_packed",
+                    "I32",
+                    vec![rows, cols / 8],
+                    Values::Packed(self.codes),
+                    self.stream,
+                    row * cols,
+                ),
                 tensor(
                     "weight_scale",
                     "F16",

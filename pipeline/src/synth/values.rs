@@ -62,6 +62,30 @@ pub struct Apart {
     pub offset: f32,
 }
 
+/// Which 4-bit integers there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Codes {
+    /// Those from −7 to 7, zero twice as often as each other, so that their mean is zero.
+    Centred,
+    /// All from −8 to 7 alike; their mean is −½.
+    All,
+}
+
+impl Codes {
+    /// Sixteen codes, each plus 8, of a random word.
+    fn of(self, word: u64) -> u64 {
+        const LOWEST: u64 = 0x1111_1111_1111_1111;
+        match self {
+            Codes::All => word,
+            // a nibble of 0, which is −8, becomes 8, which is 0
+            Codes::Centred => {
+                let any = word | word >> 1 | word >> 2 | word >> 3;
+                word | (!any & LOWEST) << 3
+            }
+        }
+    }
+}
+
 /// What the elements of a tensor are.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Values {
@@ -78,10 +102,10 @@ pub enum Values {
     },
     /// Uniform 8-bit integers.
     Bytes,
-    /// Uniform 4-bit integers in 8-bit containers.
-    Nibbles,
+    /// 4-bit integers in 8-bit containers.
+    Nibbles(Codes),
     /// The same, plus 8, eight in a 32-bit word, the first in the lowest bits.
-    Packed,
+    Packed(Codes),
     /// Given 64-bit integers.
     Given(Vec<i64>),
 }
@@ -107,11 +131,13 @@ impl Values {
                 }
             }
             Values::Bytes => put(out, (first + at) / 8, |i| stream.word(i).to_le_bytes()),
-            Values::Nibbles => put(out, (first + at) / 16, |i| {
-                let word = stream.word(i);
+            Values::Nibbles(codes) => put(out, (first + at) / 16, |i| {
+                let word = codes.of(stream.word(i));
                 std::array::from_fn::<u8, 16, _>(|j| (word >> (4 * j) & 15).wrapping_sub(8) as u8)
             }),
-            Values::Packed => put(out, first / 16 + at / 8, |i| stream.word(i).to_le_bytes()),
+            Values::Packed(codes) => {
+                put(out, first / 16 + at / 8, |i| codes.of(stream.word(i)).to_le_bytes());
+            }
             Values::Given(values) => {
                 let bytes: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
                 out.copy_from_slice(&bytes[at as usize..at as usize + out.len()]);
@@ -148,8 +174,8 @@ mod tests {
         let apart = vec![Apart { every: 7, places: 2..4, scale: 2.0, offset: 8.0 }];
         let uniform = |float| Values::Uniform { scale: 0.5, offset: 0.25, float, apart: apart.clone() };
         let kinds = [uniform(Float::Bf16), uniform(Float::F16), uniform(Float::F32), Values::Bytes];
-        for v in kinds.into_iter().chain([Values::Nibbles, Values::Packed, Values::Given((0..60).collect())])
-        {
+        let codes = [Values::Nibbles(Codes::All), Values::Packed(Codes::Centred)];
+        for v in kinds.into_iter().chain(codes).chain([Values::Given((0..60).collect())]) {
             let mut whole = vec![0; 480];
             v.fill(s, 32, 0, &mut whole);
             for at in (0..480).step_by(Values::GRAIN) {
@@ -175,13 +201,28 @@ mod tests {
     #[test]
     fn packed_is_the_containers_plus_eight() {
         let s = Stream::new(3, "a");
-        let (mut containers, mut packed) = (vec![0; 64], vec![0; 32]);
-        Values::Nibbles.fill(s, 16, 0, &mut containers);
-        Values::Packed.fill(s, 16, 0, &mut packed);
-        for (i, &q) in containers.iter().enumerate() {
-            let word = u32::from_le_bytes(packed[i / 8 * 4..][..4].try_into().unwrap());
-            assert_eq!(i32::from(q as i8), (word >> (4 * (i % 8)) & 15) as i32 - 8);
+        for (codes, least) in [(Codes::All, -8i8), (Codes::Centred, -7)] {
+            let (mut containers, mut packed) = (vec![0; 256], vec![0; 128]);
+            Values::Nibbles(codes).fill(s, 16, 0, &mut containers);
+            Values::Packed(codes).fill(s, 16, 0, &mut packed);
+            for (i, &q) in containers.iter().enumerate() {
+                let word = u32::from_le_bytes(packed[i / 8 * 4..][..4].try_into().unwrap());
+                assert_eq!(i32::from(q as i8), (word >> (4 * (i % 8)) & 15) as i32 - 8);
+            }
+            assert_eq!(containers.iter().map(|&q| q as i8).min(), Some(least));
+            assert!(containers.contains(&7));
         }
-        assert!(containers.contains(&0xf8) && containers.contains(&7));
+    }
+
+    #[test]
+    fn centred_codes_have_no_direction() {
+        let mean = |codes: Codes| {
+            let mut containers = vec![0; 1 << 16];
+            Values::Nibbles(codes).fill(Stream::new(3, "a"), 0, 0, &mut containers);
+            containers.iter().map(|&q| f64::from(q as i8)).sum::<f64>() / f64::from(1 << 16)
+        };
+        // a standard error of 0.017
+        assert!((mean(Codes::All) + 0.5).abs() < 0.07, "{}", mean(Codes::All));
+        assert!(mean(Codes::Centred).abs() < 0.07, "{}", mean(Codes::Centred));
     }
 }

@@ -1,21 +1,64 @@
 //! The workspace file that goes with a synthetic delivery.
 
 use super::{GROUP, Profile};
+use crate::cli::CapturesBy;
 use crate::error::CliError;
 use crate::workspace::parse;
 use mica_quantize::Recipe;
 use std::path::Path;
 
-/// A workspace whose one model is `model`, with the delivery in the workspace's own folder.
-pub fn workspace(model: &str, profile: Profile, out: &str, captures: &str) -> String {
-    // a hard stack is held to what it is made for, a direction kept over all its layers
+/// What a workspace depends on.
+#[derive(Clone, Debug, Default)]
+pub struct About<'a> {
+    /// The described model.
+    pub model: &'a str,
+    /// Its layers.
+    pub layers: u16,
+    /// Whether it is quantized as delivered; bfloat16 is quantized by the build.
+    pub quantized: bool,
+    /// How its numbers are distributed.
+    pub profile: Profile,
+    /// Who computed its captures, if anyone did.
+    pub captured: Option<CapturesBy>,
+    /// The folder, as it was asked for.
+    pub out: &'a str,
+    /// The file of captures.
+    pub captures: &'a str,
+}
+
+/// Layers up to which a plain stack is held to the bounds of a trained model. Every layer of a random one turns the
+/// residual into another, so what is lost adds up: of forty at the published dimensions, 2e-2 of the residual.
+const SHALLOW: u16 = 4;
+
+/// A workspace whose one model has the delivery in the workspace's own folder.
+pub fn workspace(about: &About<'_>) -> String {
+    let About { model, layers, quantized, profile, captured, out, captures } = *about;
+    // a deep or a hard stack is held to what is asked of it, a direction kept over all its layers
     let (cosine, ratio) = match profile {
-        Profile::Plain => ("0.99999", "0.001"),
-        Profile::Stress | Profile::Limits => ("0.999", "0.01"),
+        Profile::Plain if layers <= SHALLOW => ("0.99999", "0.001"),
+        Profile::Plain | Profile::Stress | Profile::Limits => ("0.999", "0.01"),
+    };
+    // captures of the unquantized model show what quantization costs, which on random weights is much: at the
+    // published dimensions 0.95 is read after four layers, 0.31 after forty
+    let unquantized = match (captured, quantized) {
+        (Some(CapturesBy::Own), false) if layers <= SHALLOW => "chain_cosine_unquantized = 0.9\n",
+        (Some(CapturesBy::Own), false) => "chain_cosine_unquantized = 0.2\n",
+        _ => "",
+    };
+    let (said, oracle) = match captured {
+        None => (
+            "# The file of captures has a made-up prompt and nothing else, so that gates on captures are not run.",
+            "",
+        ),
+        Some(CapturesBy::Own) => (
+            "# The captures are our own evaluator's and labelled so: they satisfy no gate that asks for the published\n\
+             # implementation, and `oracle` says that none is asked for.",
+            "\noracle = \"self\"",
+        ),
     };
     format!(
         r#"# A synthetic delivery of {model}: `mica -C {out} build`.
-# The captures are made up and labelled so: they satisfy no gate that asks for the published implementation.
+{said}
 default = "decode"
 
 [targets]
@@ -30,7 +73,7 @@ description = "{model}"
 delivery = "full"
 recipe = "w4a16"
 device = "sim"
-whole_tokens = 4
+whole_tokens = 4{oracle}
 
 [recipe.w4a16]
 rules = [
@@ -58,24 +101,37 @@ frac = 20
 chain_cosine = 0.95
 layer_cosine = {cosine}
 layer_norm_ratio = {ratio}
+{unquantized}
+# A random router's logits are large, and so is what rounding its input to float16 moves them by: 1.1e-4 was read.
+[gates.router]
+tight_score_error = 2e-4
 "#
     )
 }
 
 /// The recipe of that workspace: the published formats of a W4A16 delivery.
 pub fn recipe() -> Result<Recipe, CliError> {
-    let config = parse(Path::new("the synthetic workspace"), &workspace("", Profile::Plain, "", ""))?;
+    let config = parse(Path::new("the synthetic workspace"), &workspace(&About::default()))?;
     let named = config.recipe.into_values().next();
     named.ok_or_else(|| CliError::Usage("the synthetic workspace has no recipe".into()))
 }
 
 #[cfg(test)]
 mod tests {
+    use super::*;
+    use crate::workspace::Maker;
+
     #[test]
-    fn it_parses() {
-        let profile = crate::synth::Profile::Plain;
-        let text = super::workspace("qwen3_5_35b_a3b", profile, "out", "captures.safetensors");
-        let parsed = crate::workspace::parse(std::path::Path::new("w"), &text).unwrap();
-        assert_eq!(parsed.model["full"].description, "qwen3_5_35b_a3b");
+    fn it_parses_and_says_what_is_asked_for() {
+        for (layers, captured, oracle, cosine) in
+            [(4, None, Maker::Published, 0.99999), (40, Some(CapturesBy::Own), Maker::Own, 0.999)]
+        {
+            let about = About { model: "qwen3_5_35b_a3b", layers, captured, ..About::default() };
+            let parsed = parse(Path::new("w"), &workspace(&about)).unwrap();
+            let model = &parsed.model["full"];
+            assert_eq!((model.description.as_str(), model.oracle), ("qwen3_5_35b_a3b", oracle));
+            assert_eq!(parsed.delivery["full"].captures.as_ref().unwrap().made_by, Maker::Own);
+            assert_eq!(parsed.gates.decode.layer_cosine, cosine);
+        }
     }
 }

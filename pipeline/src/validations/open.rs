@@ -5,7 +5,7 @@ use super::{
 };
 use crate::delivery::OpenDelivery;
 use crate::error::CliError;
-use crate::queries::{self, BuildDb, CaptureFacts, DeliveryInput, ModelInput, RunSettings};
+use crate::queries::{self, BuildDb, CaptureFacts, Db, DeliveryInput, ModelInput, RunSettings};
 use crate::workspace::{Machine, Workspace};
 use mica_fetch::CaptureMap;
 use mica_quantize::{ComponentFormat, Recipe};
@@ -92,7 +92,10 @@ impl Opened {
                     broken: None,
                 };
                 let captures = CaptureFacts {
-                    source: Source::Published,
+                    source: match Db::delivery(db, &delivery).self_made {
+                        Some(_) => Source::SelfMade,
+                        None => Source::Published,
+                    },
                     precision: Precision::F64,
                     names: CaptureMap::default(),
                 };
@@ -118,6 +121,7 @@ impl Opened {
                     None,
                     None,
                     Some(Arc::new(captures)),
+                    Source::Published,
                     Arc::new(Thresholds::default()),
                     Some(Arc::new(trial)),
                 ));

@@ -8,7 +8,7 @@ use super::{Case, Subject};
 use crate::delivery::{OpenDelivery, read};
 use crate::error::CliError;
 use mica_cache::Stamp;
-use mica_fetch::{FetchError, ListOptions, MappedDelivery, RawConfig, TensorIndex};
+use mica_fetch::{FetchError, ListOptions, MappedDelivery, RawConfig, TensorIndex, Weights};
 use serde_json::{Map, Value};
 use std::path::Path;
 
@@ -60,6 +60,10 @@ impl Vector {
         let listing = mica_fetch::list(dir, &options).map_err(fetch)?;
         let files = MappedDelivery::open(dir, &listing).map_err(fetch)?;
         let plain = mica_fetch::index(&files, &listing).map_err(fetch)?;
+        let self_made = match listing.weights {
+            Weights::Single(f) => mica_fetch::self_made(&files, f).map_err(fetch)?,
+            Weights::Sharded { .. } => None,
+        };
         let stamps = (0..listing.files.len() as u32)
             .map(|f| files.metadata(f).map(Stamp::of))
             .collect::<Result<_, _>>()
@@ -77,6 +81,7 @@ impl Vector {
             listing,
             index,
             captures: Some(captures),
+            self_made,
             config,
             scheme: None,
             tokenizer: None,

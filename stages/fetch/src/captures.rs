@@ -1,9 +1,10 @@
 //! Captures: what the published implementation computed, tensor by tensor, for a given prompt.
 //!
 //! A capture file is a safetensors file; which of its names means what is data, since every publisher
-//! names theirs in its own way. Knows nothing of gates, nor of who made a capture.
+//! names theirs in its own way. A file of our own evaluator says so itself. Knows nothing of gates.
 
 mod map;
+mod origin;
 
 use half::{bf16, f16};
 
@@ -13,6 +14,7 @@ use crate::files::DeliveryFiles;
 use crate::index::{TensorEntry, TensorIndex};
 
 pub use map::{CaptureMap, LayerName, Name};
+pub use origin::{EVALUATOR, MADE_BY, SELF, SelfMade, self_made};
 
 /// A tensor's values in row-major order.
 #[derive(Clone, Debug, PartialEq)]

@@ -180,6 +180,12 @@ pub enum FetchError {
     /// A capture name pattern with the placeholder missing or out of place.
     #[error("capture name {pattern:?}: {message}")]
     CapturePattern { pattern: String, message: &'static str },
+    /// A capture file with a label that no reader knows.
+    #[error(
+        "{}: its metadata says that it was made by {word:?}; only \"self\" is known (a publisher's file has no such label)",
+        path.display()
+    )]
+    CaptureOrigin { path: PathBuf, word: String },
 
     /// tokenizer.json is none.
     #[error("tokenizer: {message}")]

@@ -29,7 +29,9 @@ pub mod testing;
 mod tokenizer;
 mod torch;
 
-pub use captures::{Array, CaptureMap, CaptureSet, LayerName, Name};
+pub use captures::{
+    Array, CaptureMap, CaptureSet, EVALUATOR, LayerName, MADE_BY, Name, SELF, SelfMade, self_made,
+};
 pub use config::RawConfig;
 pub use container::is_weights;
 pub use digest::{Digest, tensor_digest, tensor_digest_parallel, tensor_hasher};

@@ -39,8 +39,8 @@ pub(crate) fn read(
     let duplicate = |key: &str| FetchError::DuplicateKey { path: path.to_owned(), key: key.to_owned() };
     let mut metadata = false;
     let mut tensors = BTreeMap::new();
-    for (name, wire) in wires {
-        let Some(wire) = wire else {
+    for (name, value) in wires {
+        let Said::Tensor(wire) = value else {
             if std::mem::replace(&mut metadata, true) {
                 return Err(duplicate(METADATA));
             }
@@ -59,6 +59,17 @@ pub(crate) fn read(
     }
     tiles(path, &tensors, data_start, bytes.len() as u64)?;
     Ok(tensors)
+}
+
+/// The free-form strings of the safetensors file `bytes`; none where it has no such entry.
+pub(crate) fn metadata(path: &Path, bytes: &[u8]) -> Result<BTreeMap<String, String>, FetchError> {
+    let header = header_bytes(path, bytes)?;
+    let Header(all) = serde_json::from_slice(header).map_err(|e| FetchError::header(path, &e))?;
+    let found = all.into_iter().find_map(|(_, value)| match value {
+        Said::Metadata(strings) => Some(strings),
+        Said::Tensor(_) => None,
+    });
+    Ok(found.unwrap_or_default())
 }
 
 /// The header's JSON, once its stated length is known to fit.
@@ -150,8 +161,14 @@ fn tiles(
     Ok(())
 }
 
-/// The header's pairs in file order, duplicates kept for the caller to refuse. `None` is the metadata.
-struct Header<'a>(Vec<(String, Option<Wire<'a>>)>);
+/// The header's pairs in file order, duplicates kept for the caller to refuse.
+struct Header<'a>(Vec<(String, Said<'a>)>);
+
+/// What the header says under a key.
+enum Said<'a> {
+    Tensor(Wire<'a>),
+    Metadata(BTreeMap<String, String>),
+}
 
 /// One tensor as the header says it.
 #[derive(Deserialize)]
@@ -172,7 +189,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Header<'a> {
 struct HeaderVisitor;
 
 impl<'de> Visitor<'de> for HeaderVisitor {
-    type Value = Vec<(String, Option<Wire<'de>>)>;
+    type Value = Vec<(String, Said<'de>)>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("an object of tensors")
@@ -181,13 +198,14 @@ impl<'de> Visitor<'de> for HeaderVisitor {
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Self::Value, A::Error> {
         let mut out = Vec::new();
         while let Some(name) = map.next_key::<String>()? {
-            let wire = if name == METADATA {
-                map.next_value::<Option<UniqueMap<String>>>().map(|_| None)
+            let value = if name == METADATA {
+                let strings = map.next_value::<Option<UniqueMap<String>>>();
+                strings.map(|s| Said::Metadata(s.map(|s| s.0).unwrap_or_default()))
             } else {
-                map.next_value().map(Some)
+                map.next_value().map(Said::Tensor)
             };
-            let wire = wire.map_err(|e| A::Error::custom(format_args!("{name}: {e}")))?;
-            out.push((name, wire));
+            let value = value.map_err(|e| A::Error::custom(format_args!("{name}: {e}")))?;
+            out.push((name, value));
         }
         Ok(out)
     }

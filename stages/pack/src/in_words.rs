@@ -107,17 +107,37 @@ impl InWords {
     }
 }
 
+/// The canonical tensors of one weight of which the delivery has words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RoleInWords {
+    /// The integers.
+    pub data: InWords,
+    /// The scales; `None` where they lie as they should.
+    pub scale: Option<InWords>,
+    /// The zero points; `None` where there are none, or none in words.
+    pub zero: Option<InWords>,
+}
+
+impl RoleInWords {
+    /// Those of a role; `None` where it is not packed in words.
+    pub fn of(role: &ResolvedRole) -> Option<RoleInWords> {
+        let unpack = role.unpack.as_ref()?;
+        let data = InWords::containers(role, unpack);
+        Some(RoleInWords { data, scale: InWords::scales(role, unpack), zero: InWords::zeros(role, unpack) })
+    }
+}
+
 /// The tensors of a packed layer that its delivery has in words, by the digests that the layer names them by.
 /// `layer` is what [`pack`](crate::pack) made of `resolved`.
 pub fn in_words(resolved: &Resolved, layer: &PackedLayer) -> Vec<(Digest, InWords)> {
     let mut found = Vec::new();
     for (role, tensor) in resolved.roles.iter().zip(&layer.tensors) {
-        let Some(unpack) = &role.unpack else { continue };
+        let Some(lies) = RoleInWords::of(role) else { continue };
         let of =
             |source: &Option<crate::Source>, lies: Option<InWords>| Some((source.as_ref()?.digest, lies?));
-        found.push((tensor.data.digest, InWords::containers(role, unpack)));
-        found.extend(of(&tensor.scale, InWords::scales(role, unpack)));
-        found.extend(of(&tensor.zero, InWords::zeros(role, unpack)));
+        found.push((tensor.data.digest, lies.data));
+        found.extend(of(&tensor.scale, lies.scale));
+        found.extend(of(&tensor.zero, lies.zero));
     }
     found
 }

@@ -27,7 +27,7 @@ mod words;
 pub use contents::Contents;
 pub use dtype::Dtype;
 pub use error::{PackError, PackFailure};
-pub use in_words::{InWords, in_words};
+pub use in_words::{InWords, RoleInWords, in_words};
 pub use names::{Names, TensorInfo, unread};
 pub use pack::pack;
 pub use packed::{Digest, Hasher, PackedLayer, PackedTensor, Source};

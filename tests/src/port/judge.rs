@@ -92,6 +92,7 @@ pub fn judge(
         reference: reference.chain(),
         reference_router: reference.router.iter().map(Vec::as_slice).collect(),
         branches: Vec::new(),
+        oracle: mica_score::decode::Source::Published,
         capture: Some(captures.chain()),
         capture_label: CaptureLabel {
             source: mica_score::decode::Source::Published,

@@ -121,11 +121,13 @@ impl<'a> Gathered<'a> {
                 choices: find(names.topk_indices.of(layer))?,
             });
         }
+        let absent = |why: &str| match model.oracle(db) {
+            Source::Published => Published::Absent(why.into()),
+            Source::SelfMade => Published::NotAsked(why.into()),
+        };
         let published = match &facts {
-            None => Published::Absent("the delivery has no captures".into()),
-            Some(f) if f.source == Source::SelfMade => {
-                Published::Absent("the captures were made by our own evaluator".into())
-            }
+            None => absent("the delivery has no captures"),
+            Some(f) if f.source == Source::SelfMade => absent("the captures were made by our own evaluator"),
             Some(_) if matches!(trial.hidden, Hidden::Seeded(_)) => Published::Absent(
                 "what goes in was not captured, so what comes out is of other inputs".into(),
             ),

@@ -4,7 +4,7 @@ use super::*;
 use crate::files::MappedDelivery;
 use crate::index::index;
 use crate::listing::{ListOptions, list};
-use crate::testing::{NewTensor, shipped, write_safetensors};
+use crate::testing::{NewTensor, raw_safetensors, shipped, write_safetensors};
 
 /// Runs `test` on the captures of one file.
 fn with_file(dir: &std::path::Path, name: &str, test: impl Fn(CaptureSet<'_>)) {
@@ -101,4 +101,27 @@ fn a_workspace_overrides_names() {
         let error = toml::from_str::<CaptureMap>(text).unwrap_err().to_string();
         assert!(error.contains(said), "{error}");
     }
+}
+
+/// A file with our own label is known under any name; no other word passes for one.
+#[test]
+fn a_file_of_our_own_says_so() {
+    let dir = tempfile::tempdir().unwrap();
+    let labelled = |metadata: &str| {
+        let header =
+            format!("{{{metadata}\"a\":{{\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[0,0]}}}}");
+        std::fs::write(dir.path().join("c.safetensors"), raw_safetensors(&header, &[])).unwrap();
+        let options = ListOptions { weights: Some("c.safetensors".into()), ..ListOptions::default() };
+        let listing = list(dir.path(), &options).unwrap();
+        self_made(&MappedDelivery::open(dir.path(), &listing).unwrap(), 0)
+    };
+    let own = labelled(r#""__metadata__":{"mica.made_by":"self","mica.evaluator":"e 1"},"#).unwrap();
+    assert_eq!(own.map(|o| o.to_string()).as_deref(), Some("self, e 1"));
+    let bare = labelled(r#""__metadata__":{"mica.made_by":"self"},"#).unwrap();
+    assert_eq!(bare, Some(SelfMade { evaluator: None }));
+    for publishers in ["", r#""__metadata__":{"format":"pt"},"#, r#""__metadata__":null,"#] {
+        assert_eq!(labelled(publishers).unwrap(), None);
+    }
+    let other = labelled(r#""__metadata__":{"mica.made_by":"Self"},"#).unwrap_err().to_string();
+    assert!(other.contains("c.safetensors") && other.contains("made by \"Self\""), "{other}");
 }

@@ -3,7 +3,7 @@
 //! quantization alone costs (or, on captures of the same weights, what the evaluator does).
 
 use super::compare::{Comparisons, Measure};
-use super::{DecodeInputs, Place, Source};
+use super::{DecodeInputs, Place};
 use crate::metrics::{Scale, Similarity};
 use crate::{Bound, Thresholds};
 use serde::{Deserialize, Serialize};
@@ -49,7 +49,7 @@ pub struct Cell {
     /// The token.
     pub token: u64,
     /// Whether any token is outside the tight bounds. Never so for a pair that these do not bind: captures of
-    /// other weights, of lower precision, or our own.
+    /// other weights, or of lower precision.
     pub outside: bool,
 }
 
@@ -60,7 +60,7 @@ pub(super) fn first(
     compared: &Comparisons,
 ) -> FirstDivergence {
     let label = inputs.capture_label;
-    let binding = label.is_tight() && label.source == Source::Published;
+    let binding = label.is_tight();
     let cosine = Bound::AtLeast(thresholds.layer_cosine);
     let ratio = Bound::Within { center: 1.0, tolerance: thresholds.layer_norm_ratio };
     let near = |s: &Similarity| cosine.admits(s.cosine) && ratio.admits(s.norm_ratio);

@@ -15,10 +15,38 @@ pub(super) struct AskedOfTokens {
 
 /// What the gates on captures that will be run ask of each token.
 pub(super) fn asked_of_tokens(inputs: &DecodeInputs<'_>, thresholds: &Thresholds) -> AskedOfTokens {
-    let judged = captures_are_asked(inputs) && refusal(inputs).is_none();
+    let judging = asked(inputs).find(|&by| refusal(inputs, by).is_none());
     AskedOfTokens {
-        token: judged && asks_tokens_of_capture(inputs),
-        chain: judged.then(|| chain_gate(inputs, thresholds).bound),
+        token: judging.is_some() && asks_tokens_of_capture(inputs),
+        chain: judging.map(|by| chain_gate(inputs, by, thresholds).bound),
+    }
+}
+
+/// Who computed what the gates on captures compare with: the maker of the captures that there are, else of
+/// those that are asked for.
+pub(super) fn oracle(inputs: &DecodeInputs<'_>) -> Source {
+    made(inputs).unwrap_or(inputs.oracle)
+}
+
+fn made(inputs: &DecodeInputs<'_>) -> Option<Source> {
+    inputs.capture.as_ref().map(|_| inputs.capture_label.source)
+}
+
+/// Whose captures are asked for. The published implementation's are unless the run is said to be judged by our
+/// own; ours are where there are any, and where they are all that it is judged by.
+fn asked(inputs: &DecodeInputs<'_>) -> impl Iterator<Item = Source> {
+    let stack = captures_are_asked(inputs);
+    let published = inputs.oracle == Source::Published || made(inputs) == Some(Source::Published);
+    let own = made(inputs) == Some(Source::SelfMade) || !published;
+    let all = [(Source::Published, published), (Source::SelfMade, own)];
+    all.into_iter().filter(move |(_, asked)| stack && *asked).map(|(by, _)| by)
+}
+
+/// What a gate's name says of whose captures it compares with.
+fn against(by: Source) -> &'static str {
+    match by {
+        Source::Published => "capture",
+        Source::SelfMade => "self",
     }
 }
 
@@ -29,9 +57,10 @@ pub(super) fn judge(
     compared: &Comparisons,
     tokens: &[TokenScore],
 ) -> Result<Vec<Gate>, ScoreError> {
-    let mut gates = Gates { refusal: refusal(inputs), list: Vec::new() };
-    if captures_are_asked(inputs) {
-        against_capture(&mut gates, inputs, thresholds, compared, tokens)?;
+    let mut gates = Gates { refusal: None, list: Vec::new() };
+    for by in asked(inputs) {
+        gates.refusal = refusal(inputs, by);
+        against_capture(&mut gates, by, inputs, thresholds, compared, tokens)?;
     }
     // What follows needs no capture.
     gates.refusal = None;
@@ -48,14 +77,15 @@ fn captures_are_asked(inputs: &DecodeInputs<'_>) -> bool {
     inputs.stack == Stack::Whole || inputs.captured(inputs.chain_end()).is_some()
 }
 
-/// Why the captures satisfy no gate, if they do not.
-fn refusal(inputs: &DecodeInputs<'_>) -> Option<&'static str> {
-    if inputs.capture.is_none() {
-        Some("the delivery has no captures")
-    } else if inputs.capture_label.source == Source::SelfMade {
-        Some("the captures were made by our own evaluator, not by the published implementation")
-    } else {
-        None
+/// Why no gate that asks for captures of this maker can be run, if so.
+fn refusal(inputs: &DecodeInputs<'_>, by: Source) -> Option<&'static str> {
+    match (made(inputs), by) {
+        (None, _) => Some("the delivery has no captures"),
+        (Some(Source::SelfMade), Source::Published) => {
+            Some("the captures were made by our own evaluator, not by the published implementation")
+        }
+        // ours are not asked for beside the published implementation's
+        (Some(_), _) => None,
     }
 }
 
@@ -65,6 +95,7 @@ fn asks_tokens_of_capture(inputs: &DecodeInputs<'_>) -> bool {
 
 fn against_capture(
     gates: &mut Gates,
+    by: Source,
     inputs: &DecodeInputs<'_>,
     thresholds: &Thresholds,
     compared: &Comparisons,
@@ -72,10 +103,10 @@ fn against_capture(
 ) -> Result<(), ScoreError> {
     if asks_tokens_of_capture(inputs) {
         let attained = tokens_attain(tokens.iter().map(|token| token.capture.and_then(|c| c.token)));
-        gates.put(token_gate("capture", inputs), attained, "the logits were not captured");
+        gates.put(token_gate(against(by), inputs), attained, "the logits were not captured");
     }
     let chain = compared.free_capture.worst(Measure::Cosine, |_| true);
-    gates.put(chain_gate(inputs, thresholds), chain, "the post-norm hidden was not captured");
+    gates.put(chain_gate(inputs, by, thresholds), chain, "the post-norm hidden was not captured");
     if !inputs.capture_label.is_tight() {
         return Ok(());
     }
@@ -83,16 +114,16 @@ fn against_capture(
         Stack::Whole => &ALL_GROUPS[..],
         Stack::Shorter => &ALL_GROUPS[..1],
     };
-    gates.tight("capture", groups, thresholds, &compared.forced_capture, inputs);
+    gates.tight(against(by), groups, thresholds, &compared.forced_capture, inputs);
     for group in groups {
         let reading = group.reading(Measure::Error, &compared.reference_capture, inputs);
         let bound = Bound::AtMost(thresholds.reference_error);
-        let spec = GateSpec::published(format!("reference-{}-vs-capture", group.name), bound);
+        let spec = asks(by, format!("reference-{}-vs-{}", group.name, against(by)), bound);
         gates.put(spec, reading, group.absent);
     }
     let captured = inputs.capture.iter().flat_map(|capture| capture.routing.iter().enumerate());
     let pairs = captured.filter_map(|(layer, r)| Some((layer, inputs.reference.routing[layer], (*r)?)));
-    let spec = GateSpec::own("reference-routing-vs-capture", Bound::Equals(0.0));
+    let spec = GateSpec::own(format!("reference-routing-vs-{}", against(by)), Bound::Equals(0.0));
     gates.put(spec, routing::differing(inputs, pairs)?, "the routing was not captured");
     Ok(())
 }
@@ -127,10 +158,15 @@ fn token_gate(against: &str, inputs: &DecodeInputs<'_>) -> GateSpec {
     if against == "capture" { GateSpec::published(name, bound) } else { GateSpec::own(name, bound) }
 }
 
-fn chain_gate(inputs: &DecodeInputs<'_>, thresholds: &Thresholds) -> GateSpec {
-    let name = "chain-cosine-vs-capture";
+/// A gate that the walkthrough states of the published implementation.
+fn asks(by: Source, name: String, bound: Bound) -> GateSpec {
+    GateSpec { published: by == Source::Published, ..GateSpec::own(name, bound) }
+}
+
+fn chain_gate(inputs: &DecodeInputs<'_>, by: Source, thresholds: &Thresholds) -> GateSpec {
+    let name = format!("chain-cosine-vs-{}", against(by));
     if inputs.capture_label.same_weights {
-        GateSpec::published(name, Bound::AtLeast(thresholds.chain_cosine))
+        asks(by, name, Bound::AtLeast(thresholds.chain_cosine))
     } else {
         GateSpec::own(name, Bound::AtLeast(thresholds.chain_cosine_unquantized))
     }

@@ -37,10 +37,12 @@ pub struct CaptureChain<'a> {
 
 /// Who made the captures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Source {
     /// The published implementation.
     Published,
     /// Our own evaluator: satisfies no gate that asks for the published implementation.
+    #[serde(rename = "self")]
     SelfMade,
 }
 
@@ -129,7 +131,10 @@ pub struct DecodeInputs<'a> {
     pub reference_router: Vec<&'a [f64]>,
     /// The reference's MoE branches; empty where they were not kept.
     pub branches: Vec<Branch<'a>>,
-    /// The captures of the published implementation.
+    /// Whose captures the run is asked for. Our own are compared with wherever there are any; the published
+    /// implementation's are asked for unless this says [`Source::SelfMade`].
+    pub oracle: Source,
+    /// The captures.
     pub capture: Option<CaptureChain<'a>>,
     /// What they are, or would be if the delivery had them: it decides which gates there are.
     pub capture_label: CaptureLabel,

@@ -8,6 +8,10 @@
 //! are held to the tight bounds, and check the reference too; bfloat16 ones to the published bounds; captures
 //! of the unquantized model, where the checkpoint is quantized here, to one loose bound. The float64 chain on
 //! the device's own weights is held to the tight bounds always.
+//!
+//! Captures of our own evaluator are put to gates of their own names (`…-vs-self`), which say nothing of the
+//! published implementation: what asks for that (`…-vs-capture`) is not run on them. A run whose model has no
+//! published captures can be judged by its own alone (`DecodeInputs::oracle`); its report says so.
 
 mod compare;
 mod difficulty;
@@ -51,6 +55,7 @@ pub fn score_decode(inputs: &DecodeInputs<'_>, thresholds: &Thresholds) -> Resul
     Ok(DecodeReport {
         layers: inputs.reference.layers.len() as u64,
         stack: inputs.stack,
+        oracle: gates::oracle(inputs),
         capture: inputs.capture.as_ref().map(|_| inputs.capture_label),
         gates: gates::judge(inputs, thresholds, &compared, &tokens)?,
         divergence: divergence::first(inputs, thresholds, &compared),

@@ -53,7 +53,7 @@ pub fn render(report: &DecodeReport, texts: &Texts<'_>) -> String {
 
 fn write_report(out: &mut String, report: &DecodeReport, texts: &Texts<'_>) -> fmt::Result {
     for token in &report.tokens {
-        write_token(out, token, texts)?;
+        write_token(out, token, report.oracle, texts)?;
     }
     match texts.prompt {
         Some(prompt) => writeln!(out, "prompt {}", quoted(prompt))?,
@@ -88,12 +88,16 @@ fn write_report(out: &mut String, report: &DecodeReport, texts: &Texts<'_>) -> f
         report.tokens.len()
     )?;
     match not_passed {
-        0 => writeln!(out),
-        _ => writeln!(out, " ({not_passed} of {} gates not passed)", report.gates.len()),
+        0 => writeln!(out)?,
+        _ => writeln!(out, " ({not_passed} of {} gates not passed)", report.gates.len())?,
     }
+    if report.oracle == Source::SelfMade {
+        writeln!(out, "oracle: self; nothing here was compared with the published implementation")?;
+    }
+    Ok(())
 }
 
-fn write_token(out: &mut String, token: &TokenScore, texts: &Texts<'_>) -> fmt::Result {
+fn write_token(out: &mut String, token: &TokenScore, oracle: Source, texts: &Texts<'_>) -> fmt::Result {
     let position = token.position;
     if let Some(chain) = token.float64.chain {
         writeln!(
@@ -103,13 +107,15 @@ fn write_token(out: &mut String, token: &TokenScore, texts: &Texts<'_>) -> fmt::
         )?;
     }
     if let Some(chain) = token.capture.and_then(|capture| capture.chain) {
-        writeln!(out, "token {position} chain: cosine {:.8}", chain.cosine)?;
+        let by = if oracle == Source::SelfMade { " vs self" } else { "" };
+        writeln!(out, "token {position} chain{by}: cosine {:.8}", chain.cosine)?;
     }
     let predicted =
         token.predicted.map_or("none, its logits are not finite".into(), |id| texts.id_and_text(id));
     let verdict = if token.pass { Verdict::Pass } else { Verdict::Fail };
     write!(out, "token {position} (id {}): {verdict} -> {predicted}", token.id)?;
-    let others = [("float64", Some(token.float64)), ("the capture", token.capture)].map(|(name, against)| {
+    let capture = if oracle == Source::SelfMade { "our own capture" } else { "the capture" };
+    let others = [("float64", Some(token.float64)), (capture, token.capture)].map(|(name, against)| {
         let missed = against?.token.filter(|token| !token.attains)?;
         let best = missed.best.map_or("none".into(), |id| texts.id_and_text(id as i64));
         Some(match missed.chosen {
@@ -203,11 +209,13 @@ fn write_divergence(
 ) -> fmt::Result {
     let third = match capture {
         Some(CaptureLabel { same_weights: false, .. }) => "quantization alone",
+        Some(CaptureLabel { source: Source::SelfMade, .. }) => "float64 vs self",
         _ => "float64 vs capture",
     };
+    let own = capture.is_some_and(|label| label.source == Source::SelfMade);
     let mut table = Table::new(&[
         ("worst relative error", Align::Left),
-        ("device vs capture", Align::Right),
+        (if own { "device vs self" } else { "device vs capture" }, Align::Right),
         ("device vs float64", Align::Right),
         (third, Align::Right),
         ("", Align::Left),

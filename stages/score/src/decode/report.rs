@@ -1,6 +1,8 @@
 //! What a scored decode run says, as data.
 
-use super::{CaptureLabel, DecodeInputs, Difficulty, FirstDivergence, Place, Routing, Stack, TokenScore};
+use super::{
+    CaptureLabel, DecodeInputs, Difficulty, FirstDivergence, Place, Routing, Source, Stack, TokenScore,
+};
 use crate::metrics::{Branching, Divergence, Perplexity};
 use crate::{Gate, ScoreError, Verdict};
 use serde::{Deserialize, Serialize};
@@ -12,6 +14,8 @@ pub struct DecodeReport {
     pub layers: u64,
     /// Whether these are all.
     pub stack: Stack,
+    /// Who computed what the gates on captures compare with.
+    pub oracle: Source,
     /// What the captures are, if there are any.
     pub capture: Option<CaptureLabel>,
     /// One entry a position.

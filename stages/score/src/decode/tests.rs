@@ -1,9 +1,9 @@
 //! Each gate passes on a good run and fails when the one thing that it guards is broken.
 
 use super::fixture::*;
-use super::{Place, Stack};
+use super::{Place, Source, Stack};
 use crate::metrics::Equality;
-use crate::{DecodeReport, ScoreError, Thresholds, Verdict, score_decode};
+use crate::{DecodeReport, Gate, ScoreError, Thresholds, Verdict, score_decode};
 
 fn names(report: &DecodeReport, keep: impl Fn(&Verdict) -> bool) -> Vec<&str> {
     report.gates.iter().filter(|gate| keep(&gate.verdict)).map(|gate| gate.name.as_str()).collect()
@@ -219,6 +219,54 @@ fn what_was_not_captured_is_not_run_and_not_passed() {
         assert_eq!(report.verdict(), Verdict::NotRun(reason.into()));
         assert!(failed(&report).is_empty());
     }
+}
+
+/// Our own captures are compared with under names of their own; what asks for the published implementation is
+/// not run on them, and is left out only of a run that is said to be judged by our own.
+#[test]
+fn our_own_captures_are_put_to_gates_of_their_own() {
+    let stated = |f: &mut Fixture| f.oracle = Source::SelfMade;
+    let ends = |report: &DecodeReport, end: &str| -> usize {
+        names(report, |_| true).iter().filter(|name| name.ends_with(end)).count()
+    };
+    let unstated = Fixture::new(OWN).score();
+    assert_eq!((ends(&unstated, "-vs-capture"), ends(&unstated, "-vs-self")), (12, 12));
+    assert!(matches!(unstated.verdict(), Verdict::NotRun(_)));
+    let own = |report: &DecodeReport| -> Vec<Gate> {
+        report.gates.iter().filter(|g| g.name.ends_with("-vs-self")).cloned().collect()
+    };
+    let report = Fixture::new(OWN).with(stated).score();
+    assert_eq!((ends(&report, "-vs-capture"), ends(&report, "-vs-self")), (0, 12));
+    assert_eq!((report.verdict(), report.oracle), (Verdict::Pass, Source::SelfMade));
+    assert!(own(&report).iter().all(|g| !g.published), "{:?}", own(&report));
+    assert_eq!(own(&report), own(&unstated));
+
+    // what is broken, and the gates that say so
+    type Case = (fn(&mut Fixture), &'static [&'static str]);
+    let cases: [Case; 5] = [
+        (|f| scale(&mut f.captured.layers[0], 1.0 + 1e-5), &["reference-layer-vs-self"]),
+        (|f| f.captured.normed[0] *= 1.0 + 1e-4, &["reference-hidden-vs-self"]),
+        (
+            |f| swap_token(&mut f.captured.logits, 0),
+            &["token-vs-self", "logits-cosine-vs-self", "reference-logits-vs-self"],
+        ),
+        (|f| f.captured.routing[0][0] = 3, &["reference-routing-vs-self"]),
+        (
+            |f| scale(&mut f.captured.normed, -1.0),
+            &["chain-cosine-vs-self", "hidden-cosine-vs-self", "reference-hidden-vs-self"],
+        ),
+    ];
+    for (break_it, expected) in cases {
+        let report = Fixture::new(OWN).with(stated).with(break_it).score();
+        assert_eq!(failed(&report), expected);
+    }
+
+    // nothing to judge by is no pass, and the published implementation's captures stay what they are
+    let none = Fixture::new(OWN).with(stated).with(|f| f.parts = None).score();
+    assert_eq!(none.verdict(), Verdict::NotRun("the delivery has no captures".into()));
+    let published = Fixture::new(TIGHT).with(stated).score();
+    assert_eq!((ends(&published, "-vs-capture"), ends(&published, "-vs-self")), (12, 0));
+    assert_eq!(published.oracle, Source::Published);
 }
 
 #[test]

@@ -39,6 +39,7 @@ pub(super) fn embed(evidence: &Evidence, bounds: &Embed) -> Result<Judged, Score
     let mut vs = "delivered float is of other weights".to_owned();
     match (&evidence.published, &output.published) {
         (Published::Other, _) => {}
+        (Published::NotAsked(why), _) => vs.clone_from(why),
         (Published::Absent(why), _) => {
             vs.clone_from(why);
             all.push(spec.not_run(why.clone()));

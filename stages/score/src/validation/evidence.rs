@@ -109,6 +109,8 @@ pub enum Published {
     Other,
     /// There are none, for this reason: what asks for them is not run.
     Absent(String),
+    /// There are none and nobody asks for them, for this reason: what would ask for them is left out.
+    NotAsked(String),
 }
 
 /// Everything that one validation is judged by.

@@ -93,7 +93,7 @@ pub(super) fn choices(evidence: &Evidence, published: bool) -> Result<Option<Gat
 pub(super) fn reference(evidence: &Evidence, bound: f64) -> Result<Vec<Gate>, ScoreError> {
     let spec = || GateSpec::published("reference-error", Bound::AtMost(bound));
     match &evidence.published {
-        Published::Other => return Ok(Vec::new()),
+        Published::Other | Published::NotAsked(_) => return Ok(Vec::new()),
         Published::Absent(why) => return Ok(vec![spec().not_run(why.clone())]),
         Published::SameWeights => {}
     }

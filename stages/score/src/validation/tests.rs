@@ -240,6 +240,9 @@ fn what_is_not_captured_is_not_run_and_never_passes() {
         let asked = if kind == Kind::Embed { "bit-exact-vs-delivered" } else { "reference-error" };
         assert_eq!(not_run, [asked], "{kind:?}");
         assert!(!Verdict::of_all(&gates).eq(&Verdict::Pass));
+        let others: Vec<Gate> = gates.into_iter().filter(|g| g.name != asked).collect();
+        e.published = Published::NotAsked("only our own evaluator is asked".into());
+        assert_eq!(self::gates(kind, &e), others, "{kind:?}");
     }
 }
 
