@@ -14,6 +14,14 @@ fn entries_way_out(weights: usize) -> String {
     }
 }
 
+/// What to do where a memory is too small.
+fn memory_way_out(tokens: u64) -> String {
+    match tokens {
+        0 | 1 => "take a larger product, or a model of smaller dimensions".into(),
+        n => format!("{n} tokens a call: take fewer, or a larger product"),
+    }
+}
+
 /// The errors of `compile` and `link`.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum CompileError {
@@ -69,8 +77,8 @@ pub enum CompileError {
     },
     /// A memory is too small for what is live at one time.
     #[error(
-        "`{kind}` needs {need} bytes of {memory} at instruction {at} ({label}), and {product} has {limit}: \
-         take a larger product, or a model of smaller dimensions"
+        "`{kind}` needs {need} bytes of {memory} at instruction {at} ({label}), and {product} has {limit}: {}",
+        memory_way_out(*tokens)
     )]
     Overflow {
         /// The part.
@@ -87,6 +95,14 @@ pub enum CompileError {
         label: String,
         /// The product.
         product: String,
+        /// Tokens a call.
+        tokens: u64,
+    },
+    /// A call of no tokens.
+    #[error("`{kind}`: a call takes at least one token")]
+    NoTokens {
+        /// The part.
+        kind: String,
     },
     /// More scratch scalars than there are.
     #[error("{label}: more than {limit} scratch scalars are live: compile fewer nested loops")]

@@ -13,6 +13,11 @@
 //! freely). On an edge BF16 and F16 values are F16, F32 are F32, index tensors are I32, and an integer
 //! scalar is 64 bits little-endian. A parameter that nothing live reads has no edge.
 //!
+//! A call may take several tokens ([`Options::tokens`]) and then gives the bits of as many calls of one. Every
+//! edge has a leading axis of tokens, but for the position (the first token's), for a *state*, that is a parameter
+//! with an exported result of the same name, which comes in for the first token and leaves after the last, and for
+//! a cache, which comes on `p.inout`: the call appends its own rows to it.
+//!
 //! It knows no weight's value, no clock, no bandwidth, no file and no model.
 
 mod emit;
@@ -48,6 +53,8 @@ pub struct Options {
     pub capacity: u64,
     /// The results that leave on edges.
     pub exports: Vec<String>,
+    /// Tokens that one call takes, at least 1. A matrix is fetched once a call.
+    pub tokens: u64,
 }
 
 /// Compiles one part: a flattened function, its weights placed by `plan`.
@@ -61,6 +68,9 @@ pub fn compile(
     product: &Product,
     o: &Options,
 ) -> Result<Object, CompileError> {
+    if o.tokens == 0 {
+        return Err(CompileError::NoTokens { kind: kind.into() });
+    }
     if f.nodes.len() > usize::from(u16::MAX) {
         return Err(CompileError::Field {
             what: format!("`{kind}`: the number of ops"),
@@ -83,6 +93,7 @@ pub fn compile(
             at: room.at,
             label: label_at(p, f, room.at),
             product: product.name.clone(),
+            tokens: o.tokens,
         }
     };
     let lrm = place::lrm(p, product.lrm()).map_err(|e| overflow(0, e))?;

@@ -3,7 +3,7 @@
 //!
 //! At a seam the residual alone is live, in L2 at address 0, and every engine is idle.
 //! Constants that come on edges have an entry a part instead; literals stay below the base pointer.
-//! A scalar edge (the position) is one value for all parts: their shares are the same bytes.
+//! A scalar edge (the position, the tokens) is the call's, for all parts: their shares are the same bytes.
 
 use crate::error::CompileError;
 use crate::graph::SEAM;
@@ -175,8 +175,7 @@ impl Link<'_> {
     /// Gives a part its share of an entry.
     fn share(&mut self, part: usize, e: &EdgeUse) {
         for entry in self.kernel.entries.iter_mut().filter(|n| n.name == e.name) {
-            let scalar = e.shape.is_empty();
-            let offset = if scalar { 0 } else { entry.bytes.next_multiple_of(ALIGN) };
+            let offset = if e.is_scalar() { 0 } else { entry.bytes.next_multiple_of(ALIGN) };
             entry.bytes = entry.bytes.max(offset + e.bytes);
             entry.shares.push((part as u32, offset, e.clone()));
         }

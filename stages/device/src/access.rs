@@ -1,4 +1,4 @@
-//! The memory that an instruction touches: byte ranges of L2 and of local register memory.
+//! The memory that an instruction touches: byte ranges of L2, of local register memory and of external memory.
 //!
 //! Ranges are bounds (a tile with its most rows, the hull of a strided copy), so that what holds for
 //! them holds whatever the scalars are.
@@ -9,14 +9,19 @@ use crate::tile::{Tile, matrix, register};
 use std::ops::Range;
 use thiserror::Error;
 
-/// A memory inside the device.
+/// A memory that instructions touch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Memory {
     /// The shared second level.
     L2,
     /// Local register memory, as one space.
     Lrm,
+    /// External memory, by address: its upper 16 bits name the buffer.
+    External,
 }
+
+/// The bits of an external address below the number of its buffer.
+pub const BUFFER_SHIFT: u32 = 48;
 
 /// One read or write.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -37,6 +42,26 @@ impl Default for TileFile {
     fn default() -> Self {
         TileFile([None; TILES as usize])
     }
+}
+
+/// What `i` reads or writes of external memory. A base register of which `named` is true holds the pointer of the
+/// buffer with its number; any other may point anywhere. An index moves anywhere within its buffer.
+pub fn external(i: &Instr, named: impl Fn(u8) -> bool) -> Option<Access> {
+    let (indexed, bytes) = match i.op {
+        Opcode::Dld | Opcode::Dst => (register(i.r[2]).is_some(), u64::from(i.y)),
+        Opcode::Sld => (false, 8),
+        _ => return None,
+    };
+    let buffer = u64::from(i.r[1]) << BUFFER_SHIFT;
+    let range = match (named(i.r[1]), indexed) {
+        (false, _) => 0..u64::MAX,
+        (true, true) => buffer..buffer + (1 << BUFFER_SHIFT),
+        (true, false) => {
+            let start = buffer.wrapping_add(i.z);
+            start..start.saturating_add(bytes)
+        }
+    };
+    Some(Access { memory: Memory::External, range, write: i.op == Opcode::Dst })
 }
 
 /// Why an instruction's memory cannot be told.
@@ -61,7 +86,7 @@ impl TileFile {
         self.0[usize::from(t)] = Some(tile);
     }
 
-    /// What `i` reads and writes. A `tdef` touches nothing and is not applied.
+    /// What `i` reads and writes of the memories inside the device. A `tdef` touches nothing and is not applied.
     pub fn accesses(&self, i: &Instr) -> Result<Vec<Access>, NoAccess> {
         let tile = |n: usize| self.get(i.r[n]).ok_or(NoAccess::Undefined(i.r[n]));
         let lrm =

@@ -5,9 +5,10 @@
 //! does. It keeps, for every engine, how many instructions of each other engine are known to have
 //! retired (a vector clock): an instruction knows what its engine and the front end knew before it,
 //! what it waits for, and what those instructions knew. Loop bodies are walked twice, which meets
-//! every pair of neighbouring iterations.
+//! every pair of neighbouring iterations. External memory counts as the memories inside do: what `DST`
+//! writes to an edge a later `DLD` or `SLD` of the same bytes must await.
 
-use crate::access::{Access, Memory, NoAccess, TileFile};
+use crate::access::{Access, Memory, NoAccess, TileFile, external};
 use crate::isa::{ENGINES, Engine, Instr, Opcode};
 use crate::tile::Tile;
 use std::ops::Range;
@@ -66,6 +67,41 @@ struct Walk<'p> {
     /// What each issued instruction knew, an engine each.
     history: [Vec<Clock>; ENGINES],
     past: Vec<Past>,
+    external: External,
+}
+
+/// What of external memory needs an order: buffers that the program both reads and writes.
+struct External {
+    /// The registers below 16 that no instruction writes: they name their buffer throughout.
+    names: u16,
+    /// The buffers read and written, a bit each.
+    shared: u16,
+}
+
+impl External {
+    fn of(program: &[Instr]) -> External {
+        let bit = |r: u8| 1u16.checked_shl(r.into()).unwrap_or(0);
+        let written = program.iter().filter_map(|i| i.op.written_scalar(&i.r));
+        let names = !written.map(bit).fold(0, |all, b| all | b);
+        // a base that is no name may be any buffer
+        let of = |i: &Instr| if names & bit(i.r[1]) == 0 { u16::MAX } else { bit(i.r[1]) };
+        let buffers = |write| {
+            let moves = program.iter().filter(move |i| match i.op {
+                Opcode::Dst => write,
+                Opcode::Dld | Opcode::Sld => !write,
+                _ => false,
+            });
+            moves.map(of).fold(0, |all, b| all | b)
+        };
+        External { names, shared: buffers(false) & buffers(true) }
+    }
+
+    /// What an instruction touches of them.
+    fn access(&self, i: &Instr) -> Option<Access> {
+        let named = |r: u8| r < 16 && self.names >> r & 1 == 1;
+        let touches = if named(i.r[1]) { self.shared >> i.r[1] & 1 == 1 } else { self.shared != 0 };
+        if touches { external(i, named) } else { None }
+    }
 }
 
 /// Checks a program; loop bodies are walked twice.
@@ -82,6 +118,7 @@ pub fn check_iterations(program: &[Instr], iterations: usize) -> Result<(), Haza
         known: [[0; ENGINES]; ENGINES],
         history: Default::default(),
         past: Vec::new(),
+        external: External::of(program),
     };
     walk.run(0..program.len(), iterations)
 }
@@ -139,7 +176,8 @@ impl Walk<'_> {
             let tile = Tile::define(i, None).ok_or_else(|| failed(NoAccess::Shape))?;
             self.tiles.set(i.r[0], tile);
         }
-        let accesses = self.tiles.accesses(i).map_err(failed)?;
+        let mut accesses = self.tiles.accesses(i).map_err(failed)?;
+        accesses.extend(self.external.access(i));
         for access in &accesses {
             self.meet(index, engine, &clock, access)?;
         }

@@ -130,6 +130,18 @@ opcodes! {
     Tout = 0x2b, "tout", Array;
 }
 
+impl Opcode {
+    /// The scalar register that an instruction with these registers writes.
+    pub fn written_scalar(self, r: &[u8; 5]) -> Option<u8> {
+        let written = match self {
+            Opcode::Sli | Opcode::Salu | Opcode::Sld | Opcode::Sget => r[0],
+            Opcode::Loop => r[1],
+            _ => return None,
+        };
+        (written < SCALARS).then_some(written)
+    }
+}
+
 macro_rules! codes {
     ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $v:ident = $code:literal $text:literal,)* }) => {
         $(#[$doc])*

@@ -34,6 +34,15 @@ pub enum Direction {
     In,
     /// Written by the kernel.
     Out,
+    /// Read and written by the kernel, and kept from call to call: a cache to which it appends.
+    InOut,
+}
+
+impl Direction {
+    /// Whether the caller gives its bytes.
+    pub const fn is_given(self) -> bool {
+        matches!(self, Direction::In | Direction::InOut)
+    }
 }
 
 /// A part's share of an edge: name, direction, and what lies there.
@@ -41,7 +50,7 @@ pub enum Direction {
 pub struct EdgeUse {
     /// `token`, `pos`, `hidden_in`, `conv_state_in`, …
     pub name: String,
-    /// Read or written.
+    /// Read, written, or both.
     pub direction: Direction,
     /// Element format in external memory.
     pub format: Format,
@@ -51,6 +60,13 @@ pub struct EdgeUse {
     pub shape: Vec<u64>,
     /// Bytes.
     pub bytes: u64,
+}
+
+impl EdgeUse {
+    /// Whether it holds integers of 64 bits, a value or one a token: they are the call's, the same for all parts.
+    pub fn is_scalar(&self) -> bool {
+        self.format == Format::I32 && self.bytes == 8 * self.shape.iter().product::<u64>()
+    }
 }
 
 /// A source op: what an instruction's `src` leads to.
@@ -122,7 +138,7 @@ pub struct Entry {
     pub name: String,
     /// Scalar register that holds its address, 1 to 15.
     pub register: u8,
-    /// Read or written.
+    /// Read, written, or both.
     pub direction: Direction,
     /// Bytes.
     pub bytes: u64,

@@ -6,7 +6,7 @@ use mica_device::object::Direction;
 use std::borrow::Cow;
 
 /// One buffer an entry. They stay from call to call: what a call left in an `out` edge is the next call's `in` after
-/// [`Edges::turn`], without a copy and without new memory.
+/// [`Edges::turn`], without a copy and without new memory; an `inout` edge is left as the call left it.
 #[derive(Clone, Debug)]
 pub struct Edges<'a> {
     buffers: Vec<Buffer<'a>>,
@@ -26,6 +26,7 @@ struct Buffer<'a> {
 enum Content<'a> {
     In(Option<Cow<'a, [u8]>>),
     Out(Out),
+    InOut(Option<Vec<u8>>),
 }
 
 /// An `out` buffer. It starts a call as zeros, but is cleared only as far as that is seen: a state is mostly
@@ -60,7 +61,7 @@ impl Out {
 }
 
 impl<'a> Edges<'a> {
-    /// Buffers for the entries of a program: `in` unset, `out` zeroed.
+    /// Buffers for the entries of a program: `in` and `inout` unset, `out` zeroed.
     pub fn new(program: &Program) -> Edges<'a> {
         let mut by_register = [None; 16];
         let buffers = program
@@ -77,6 +78,7 @@ impl<'a> Edges<'a> {
                     content: match e.direction {
                         Direction::In => Content::In(None),
                         Direction::Out => Content::Out(Out { bytes: vec![0; e.bytes as usize], clear: 0 }),
+                        Direction::InOut => Content::InOut(None),
                     },
                 }
             })
@@ -84,23 +86,35 @@ impl<'a> Edges<'a> {
         Edges { buffers, by_register }
     }
 
-    /// Sets an `in` edge. Errors: no such edge, or a size other than the entry's.
+    /// Sets an `in` or `inout` edge. Errors: no such edge, or a size other than the entry's.
     pub fn set_in(&mut self, name: &str, bytes: impl Into<Cow<'a, [u8]>>) -> Result<(), SimError> {
         let bytes = bytes.into();
-        for b in &mut self.buffers {
-            if let (true, Content::In(slot)) = (b.name == name, &mut b.content) {
-                if bytes.len() as u64 != b.bytes {
-                    return Err(SimError::EdgeSize {
-                        name: name.into(),
-                        expected: b.bytes,
-                        found: bytes.len() as u64,
-                    });
-                }
-                *slot = Some(bytes);
-                return Ok(());
+        for b in self.buffers.iter_mut().filter(|b| b.name == name) {
+            if matches!(b.content, Content::Out(_)) {
+                continue;
             }
+            if bytes.len() as u64 != b.bytes {
+                let (expected, found) = (b.bytes, bytes.len() as u64);
+                return Err(SimError::EdgeSize { name: name.into(), expected, found });
+            }
+            match &mut b.content {
+                Content::In(slot) => *slot = Some(bytes),
+                Content::InOut(slot) => *slot = Some(bytes.into_owned()),
+                Content::Out(_) => {}
+            }
+            return Ok(());
         }
         Err(no_edge(name, "in"))
+    }
+
+    /// The bytes of an `inout` edge, as given or as the last call left them. Errors: no such edge, or one that is not
+    /// set.
+    pub fn kept(&self, name: &str) -> Result<&[u8], SimError> {
+        let n = self.find(name, Direction::InOut)?;
+        match &self.buffers[n].content {
+            Content::InOut(Some(bytes)) => Ok(bytes),
+            _ => Err(SimError::EdgeUnset { name: name.into() }),
+        }
     }
 
     /// What the last call wrote to an `out` edge. Errors: no such edge.
@@ -119,7 +133,7 @@ impl<'a> Edges<'a> {
         let n = self.find(name, Direction::Out)?;
         match &mut self.buffers[n].content {
             Content::Out(out) => Ok(std::mem::take(&mut out.bytes)),
-            Content::In(_) => Err(no_edge(name, "out")),
+            Content::In(_) | Content::InOut(_) => Err(no_edge(name, "out")),
         }
     }
 
@@ -138,7 +152,7 @@ impl<'a> Edges<'a> {
         let n = self.find(name, Direction::In)?;
         match &mut self.buffers[n].content {
             Content::In(bytes) => bytes.take().map(Cow::into_owned),
-            Content::Out(_) => None,
+            Content::Out(_) | Content::InOut(_) => None,
         }
         .ok_or_else(|| SimError::EdgeUnset { name: name.into() })
     }
@@ -154,7 +168,7 @@ impl<'a> Edges<'a> {
         let bytes = self.take_out(output)?;
         let old = match &mut self.buffers[to].content {
             Content::In(slot) => slot.replace(Cow::Owned(bytes)),
-            Content::Out(_) => None,
+            Content::Out(_) | Content::InOut(_) => None,
         };
         if let (Content::Out(out), Some(Cow::Owned(old))) = (&mut self.buffers[from].content, old) {
             out.bytes = old;
@@ -167,10 +181,16 @@ impl<'a> Edges<'a> {
             let of = match b.content {
                 Content::In(_) => Direction::In,
                 Content::Out(_) => Direction::Out,
+                Content::InOut(_) => Direction::InOut,
             };
             b.name == name && of == direction
         });
-        found.ok_or_else(|| no_edge(name, if direction == Direction::In { "in" } else { "out" }))
+        let text = match direction {
+            Direction::In => "in",
+            Direction::Out => "out",
+            Direction::InOut => "inout",
+        };
+        found.ok_or_else(|| no_edge(name, text))
     }
 
     /// Checks that everything is set for `program`, and starts the `out` buffers as zeros.
@@ -186,10 +206,10 @@ impl<'a> Edges<'a> {
         }
         for b in &mut self.buffers {
             match &mut b.content {
-                Content::In(None) => {
+                Content::In(None) | Content::InOut(None) => {
                     return Err(SimError::EdgeUnset { name: b.name.clone() });
                 }
-                Content::In(Some(_)) => {}
+                Content::In(Some(_)) | Content::InOut(Some(_)) => {}
                 Content::Out(out) => out.start(b.bytes),
             }
         }
@@ -220,6 +240,7 @@ impl<'a> Edges<'a> {
         let (buffer, range) = self.place(address, bytes).ok_or(outside)?;
         match &mut self.buffers[buffer].content {
             Content::In(content) => content.as_deref().map(|c| &c[range]).ok_or(outside),
+            Content::InOut(content) => content.as_deref().map(|c| &c[range]).ok_or(outside),
             Content::Out(out) => {
                 out.reach(range.end.max(out.clear), range.end);
                 Ok(&out.bytes[range])
@@ -232,6 +253,7 @@ impl<'a> Edges<'a> {
         let (buffer, range) = self.place(address, bytes)?;
         match &self.buffers[buffer].content {
             Content::In(content) => content.as_deref().map(|c| c[range].to_vec()),
+            Content::InOut(content) => content.as_deref().map(|c| c[range].to_vec()),
             Content::Out(out) => {
                 let mut found = out.bytes[range.start..range.end.min(out.clear).max(range.start)].to_vec();
                 found.resize(range.len(), 0);
@@ -259,6 +281,7 @@ impl<'a> Edges<'a> {
         let (buffer, range) = self.place(address, bytes).ok_or(outside)?;
         match &mut self.buffers[buffer].content {
             Content::In(_) => Err(Fault::ReadOnly { address }),
+            Content::InOut(content) => content.as_deref_mut().map(|c| &mut c[range]).ok_or(outside),
             Content::Out(out) => {
                 out.reach(range.start, range.end);
                 Ok(&mut out.bytes[range])

@@ -219,7 +219,11 @@ impl<'p> Walk<'p> {
             for a in accesses.iter().filter(|a| a.write == write) {
                 let (from, to) = (a.range.start, a.range.end);
                 let name = if write { self.name(i) } else { BEFORE.into() };
-                let values = if a.memory == Memory::Lrm { &mut self.lrm } else { &mut self.l2 };
+                let values = match a.memory {
+                    Memory::Lrm => &mut self.lrm,
+                    Memory::L2 => &mut self.l2,
+                    Memory::External => continue,
+                };
                 // what nothing in the part wrote was there when it began
                 if write || !values.read(from, to, n) {
                     let what = self.names.iter().position(|n| *n == name).unwrap_or_else(|| {

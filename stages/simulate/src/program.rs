@@ -5,8 +5,7 @@ use mica_device::check::check;
 use mica_device::isa::{Instr, decode};
 use mica_device::object::{Entry, Kernel, OpInfo, Segment};
 
-/// The bits of an external address below the number of its buffer.
-pub const BUFFER_SHIFT: u32 = 48;
+pub use mica_device::access::BUFFER_SHIFT;
 
 /// A loaded kernel.
 #[derive(Clone, Debug)]

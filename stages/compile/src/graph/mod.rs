@@ -6,10 +6,11 @@
 pub mod attention;
 pub mod batch;
 pub mod pattern;
+pub mod recurrence;
 pub mod schedule;
 
 use crate::error::CompileError;
-use mica_models::hir::{Dtype, Function, Node, Op, Param, Type, ValueId};
+use mica_models::hir::{Dtype, Function, Node, Op, Param, ParamKind, Type, ValueId};
 
 /// The parameter and result that stays on chip between parts.
 pub const SEAM: &str = "hidden";
@@ -118,6 +119,20 @@ impl<'f> Graph<'f> {
     /// Whether `user` alone reads the value, and it does not leave.
     pub fn only_user(&self, v: ValueId, user: ValueId) -> bool {
         self.users(v) == [user] && self.exports(v).is_empty()
+    }
+    /// Whether a name is that of a state: a live parameter that an exported result of that name replaces after
+    /// every token.
+    pub fn is_state(&self, name: &str) -> bool {
+        self.f.params.iter().zip(0..).any(|(p, i)| p.name == name && self.next_state(ValueId(i)).is_some())
+    }
+    /// What a state parameter is for the next token: the result of its name, as a root.
+    pub fn next_state(&self, param: ValueId) -> Option<ValueId> {
+        let p = self.param(param).filter(|p| p.kind == ParamKind::Tensor && p.name != SEAM)?;
+        if p.ty.known_shape().is_none() || !self.live(param) {
+            return None;
+        }
+        let (_, v) = self.f.results.iter().find(|(name, _)| *name == p.name)?;
+        self.exports(*v).iter().any(|e| e.name == p.name).then(|| self.root(*v))
     }
     /// Type of a value.
     pub fn ty(&self, v: ValueId) -> &'f Type {

@@ -10,9 +10,13 @@
 //! 3. `o / l`.
 //!
 //! The number of cached positions is the scalar `pos`.
+//!
+//! A call of several tokens first appends its own rows to the caches, so that the rows of its earlier tokens lie where
+//! blocks of 128 from position 0 have them. Each token then sees its own number of positions. A block that the first
+//! token reads is fetched once for all of them; one that only later tokens reach is fetched for each.
 
-use super::memory::edge_in;
-use super::{Lower, Tensor};
+use super::memory::{edge_in, edge_in_out};
+use super::{Lower, Tensor, Value};
 use crate::error::CompileError;
 use crate::graph::POSITION;
 use crate::graph::attention::Attention;
@@ -21,7 +25,7 @@ use crate::ir::{Item, Span, Tile};
 use mica_device::format::Format;
 use mica_device::isa::{Broadcast, ReduceOp, ScalarOp, UnaryOp, VectorOp};
 use mica_device::object::Symbol;
-use mica_models::hir::ValueId;
+use mica_models::hir::{Op, ValueId};
 
 /// log2 of the positions of a block.
 const BLOCK_BITS: i64 = 7;
@@ -46,43 +50,140 @@ struct Block {
     bytes: u8,
 }
 
+/// A token's part of an attention.
+struct Query {
+    /// `[Hkv, G, D]`.
+    q: Tensor,
+    /// Its own key and value, `[Hkv, D]` as a cache holds them.
+    own: [Tensor; 2],
+}
+
+/// Blocks that a loop walks.
+#[derive(Clone, Copy, Debug)]
+struct Walk {
+    /// How many.
+    blocks: u8,
+    /// The first, where that is not block 0.
+    from: Option<u8>,
+    /// The number of cached positions of the call's first token.
+    context: u8,
+}
+
 impl Lower<'_> {
-    pub(super) fn attention(&mut self, v: ValueId, a: &Attention) -> Result<Tensor, CompileError> {
+    /// Attention for all tokens, a value each.
+    pub(super) fn attention(&mut self, v: ValueId, a: &Attention) -> Result<Vec<Value>, CompileError> {
+        let mut queries = Vec::new();
+        for t in 0..self.options.tokens {
+            queries.push(self.at_token(t, |l| l.query(v, a))?);
+        }
+        let cache = [self.cache(v, a.cache[0], a.own[0])?, self.cache(v, a.cache[1], a.own[1])?];
+        if self.options.tokens > 1 {
+            self.append(&queries, &cache)?;
+        }
+        let runs: Vec<Running> = queries.iter().map(|q| self.own_row(q, a.scale)).collect();
+        self.blocks(&queries, &cache, &runs, a.scale)?;
+        let done = queries.iter().zip(&runs).map(|(q, run)| {
+            let to = self.out(&q.q.shape, Format::F32);
+            self.emit(build::vbin(VectorOp::Div, Broadcast::Stretch, to.tile(), run.o.tile(), run.l.tile()));
+            Value::Tensor(to)
+        });
+        Ok(done.collect())
+    }
+
+    /// What the token in work brings.
+    fn query(&mut self, v: ValueId, a: &Attention) -> Result<Query, CompileError> {
         let q = self.tensor(a.q)?;
         let (own_k, own_v) = (self.tensor(a.own[0])?, self.tensor(a.own[1])?);
-        let &[heads, group, d] = q.shape.as_slice() else {
+        let &[heads, _, d] = q.shape.as_slice() else {
             return Err(self.g.unsupported(v, "queries are [key/value heads, group, head dimension]"));
         };
         if own_k.count() != heads * d || own_v.count() != heads * d {
             let what = format!("keys and values of a step are [{heads}, 1, {d}]");
             return Err(self.g.unsupported(v, what));
         }
-        let cache = [self.cache(v, a.cache[0])?, self.cache(v, a.cache[1])?];
-        let run = self.own_row(&q, [&own_k, &own_v], a.scale);
-        self.blocks(&q, &cache, &run, a.scale)?;
-        let shape = [heads, group, d];
-        let to = self.out(&shape, Format::F32);
-        self.emit(build::vbin(VectorOp::Div, Broadcast::Stretch, to.tile(), run.o.tile(), run.l.tile()));
-        Ok(to)
-    }
-
-    /// The edge of a cache parameter, which must be stored as F16.
-    fn cache(&self, v: ValueId, param: ValueId) -> Result<String, CompileError> {
-        let p = &self.g.f.params[param.0 as usize];
-        if super::memory::edge_format(p.ty.dtype) != Format::F16 {
-            return Err(self.g.unsupported(v, "a cache holds 16-bit floats"));
-        }
-        Ok(edge_in(&p.name))
-    }
-
-    /// Step 1.
-    fn own_row(&mut self, q: &Tensor, own: [&Tensor; 2], scale: Option<f64>) -> Running {
-        let (heads, group, d) = (q.shape[0], q.shape[1], q.shape[2]);
-        let [k, v] = own.map(|t| {
+        let own = [own_k, own_v].map(|t| {
             let to = self.fresh(&[heads, d], Format::F16);
             self.emit(build::vun(UnaryOp::Cvt, to.tile(), t.view(&[heads, d]).tile()));
             to
         });
+        Ok(Query { q, own })
+    }
+
+    /// The edge of a cache parameter, which must be stored as F16; `own` are the rows that it grows by.
+    fn cache(&self, v: ValueId, param: ValueId, own: ValueId) -> Result<String, CompileError> {
+        let p = &self.g.f.params[param.0 as usize];
+        if super::memory::edge_format(p.ty.dtype) != Format::F16 {
+            return Err(self.g.unsupported(v, "a cache holds 16-bit floats"));
+        }
+        if self.options.tokens == 1 {
+            return Ok(edge_in(&p.name));
+        }
+        // whoever calls one token at a time appends the row that leaves; it must be the one appended here
+        let row = p.name.strip_suffix("_cache").map(|n| format!("{n}_row"));
+        let leaves = |(name, _): &&(String, ValueId)| Some(name) == row.as_ref();
+        match self.g.f.results.iter().find(leaves) {
+            Some((_, row)) if self.reshaped(*row) != self.reshaped(own) => {
+                Err(self.g.unsupported(v, "the row that leaves for a cache is the one that attention takes"))
+            }
+            _ => Ok(edge_in_out(&p.name)),
+        }
+    }
+
+    /// What a value is a view of.
+    fn reshaped(&self, v: ValueId) -> ValueId {
+        match self.g.node(v) {
+            Some(n) if matches!(n.op, Op::Reshape { .. }) => self.reshaped(n.inputs[0]),
+            _ => self.g.root(v),
+        }
+    }
+
+    /// Appends the call's own rows to the caches, from the position of the first token on.
+    fn append(&mut self, queries: &[Query], cache: &[String; 2]) -> Result<(), CompileError> {
+        let tokens = queries.len() as u64;
+        let context = self.context()?;
+        self.scoped(|l| {
+            let at = l.scalar()?;
+            for (which, edge) in cache.iter().enumerate() {
+                let shape = &queries[0].own[which].shape;
+                let (heads, row) = (shape[0], shape[1] * Format::F16.bytes());
+                let buf = l.l2(heads * tokens * row);
+                for (t, q) in (0..).zip(queries) {
+                    for h in 0..heads {
+                        let span = Span { buf, offset: (h * tokens + t) * row, bytes: row };
+                        l.emit(build::stt(span, q.own[which].at(h).tile(), Format::F16, 0));
+                    }
+                }
+                l.emit(build::salui(ScalarOp::Mul, at, context, row as i64));
+                for h in 0..heads {
+                    let place = Place {
+                        symbol: Symbol::Edge(edge.clone()),
+                        index: Some(at),
+                        addend: h * l.options.capacity * row,
+                    };
+                    let span = Span { buf, offset: h * tokens * row, bytes: tokens * row };
+                    l.emit(build::dst(&place, span));
+                }
+            }
+            Ok(())
+        })
+    }
+
+    /// The scalar that holds the number of cached positions before the call.
+    fn context(&mut self) -> Result<u8, CompileError> {
+        let Some(pos) = self.g.f.params.iter().position(|p| p.name == POSITION) else {
+            return Err(CompileError::Unsupported {
+                label: self.label.clone(),
+                op: "matmul",
+                what: format!("attention over a cache takes the scalar parameter `{POSITION}`"),
+            });
+        };
+        self.at_token(0, |l| l.scalar_of(ValueId(pos as u32)))
+    }
+
+    /// Step 1.
+    fn own_row(&mut self, query: &Query, scale: Option<f64>) -> Running {
+        let Query { q, own: [k, v] } = query;
+        let (heads, group, d) = (q.shape[0], q.shape[1], q.shape[2]);
         let m = self.fresh(&[heads, group], Format::F32);
         let o = self.fresh(&[heads, group, d], Format::F32);
         for h in 0..heads {
@@ -104,43 +205,90 @@ impl Lower<'_> {
     /// Step 2.
     fn blocks(
         &mut self,
-        q: &Tensor,
+        queries: &[Query],
         cache: &[String; 2],
-        run: &Running,
+        runs: &[Running],
         scale: Option<f64>,
     ) -> Result<(), CompileError> {
-        let d = q.shape[2];
-        let row = (d * Format::F16.bytes()) as i64;
-        let Some(pos) = self.g.f.params.iter().position(|p| p.name == POSITION) else {
-            return Err(CompileError::Unsupported {
-                label: self.label.clone(),
-                op: "matmul",
-                what: format!("attention over a cache takes the scalar parameter `{POSITION}`"),
-            });
-        };
-        let context = self.scalar_of(ValueId(pos as u32))?;
+        let context = self.context()?;
         self.scoped(|l| {
-            let (blocks, i, at) = (l.scalar()?, l.scalar()?, l.scalar()?);
-            let (count, bytes) = (l.scalar()?, l.scalar()?);
+            let blocks = l.scalar()?;
             l.emit(build::salui(ScalarOp::Add, blocks, context, BLOCK as i64 - 1));
             l.emit(build::salui(ScalarOp::Shr, blocks, blocks, BLOCK_BITS));
+            let all: Vec<usize> = (0..queries.len()).collect();
+            let walk = Walk { blocks, from: None, context };
+            l.walk((queries, runs), &all, cache, walk, scale)?;
+            // a later token may reach blocks in which the first one has no position
+            for t in 1..queries.len() {
+                l.scoped(|l| {
+                    let more = l.scalar()?;
+                    l.emit(build::salui(ScalarOp::Add, more, context, (BLOCK - 1) as i64 + t as i64));
+                    l.emit(build::salui(ScalarOp::Shr, more, more, BLOCK_BITS));
+                    l.emit(build::salu(ScalarOp::Sub, more, more, blocks));
+                    let walk = Walk { blocks: more, from: Some(blocks), context };
+                    l.walk((queries, runs), &[t], cache, walk, scale)
+                })?;
+            }
+            Ok(())
+        })
+    }
+
+    /// A loop over blocks, each fetched once for `tokens`, ascending, all of which have positions in it.
+    fn walk(
+        &mut self,
+        (queries, runs): (&[Query], &[Running]),
+        tokens: &[usize],
+        cache: &[String; 2],
+        walk: Walk,
+        scale: Option<f64>,
+    ) -> Result<(), CompileError> {
+        let &[heads, group, d] = queries[0].q.shape.as_slice() else { return Ok(()) };
+        let row = (d * Format::F16.bytes()) as i64;
+        let last = tokens[tokens.len() - 1];
+        self.scoped(|l| {
+            let (i, at) = (l.scalar()?, l.scalar()?);
+            let (count, bytes) = (l.scalar()?, l.scalar()?);
+            // of each token's positions in a block only the last ones differ
+            let own = if tokens.len() > 1 { Some((l.scalar()?, l.scalar()?)) } else { None };
             // waits do not reach across iterations: everything is idle where one begins
             l.emit(build::fence());
-            l.emit(build::repeat(blocks, i));
-            l.emit(build::salui(ScalarOp::Shl, at, i, BLOCK_BITS));
-            l.emit(build::salu(ScalarOp::Sub, count, context, at));
+            l.emit(build::repeat(walk.blocks, i));
+            match walk.from {
+                None => l.emit(build::salui(ScalarOp::Shl, at, i, BLOCK_BITS)),
+                Some(from) => {
+                    l.emit(build::salu(ScalarOp::Add, at, i, from));
+                    l.emit(build::salui(ScalarOp::Shl, at, at, BLOCK_BITS));
+                }
+            }
+            l.emit(build::salu(ScalarOp::Sub, count, walk.context, at));
+            if let Some((_, first)) = own {
+                l.emit(build::salui(ScalarOp::Add, first, count, 0));
+            }
+            if last > 0 {
+                l.emit(build::salui(ScalarOp::Add, count, count, last as i64));
+            }
             l.emit(build::salui(ScalarOp::Min, count, count, BLOCK as i64));
             l.emit(build::salui(ScalarOp::Mul, at, at, row));
             l.emit(build::salui(ScalarOp::Mul, bytes, count, row));
             let block = Block { count, at, bytes };
-            let spans: Vec<[Span; 2]> = (0..q.shape[0])
+            let spans: Vec<[Span; 2]> = (0..heads)
                 .map(|h| [l.rows_of(&cache[0], h, d, block), l.rows_of(&cache[1], h, d, block)])
                 .collect();
             for (h, [k, v]) in (0..).zip(spans) {
                 let (k, v) = (l.block_tile(k, d, block), l.block_tile(v, d, block));
-                for j in 0..q.shape[1] {
-                    let one = Running { m: run.m.at(h).at(j), l: run.l.at(h).at(j), o: run.o.at(h).at(j) };
-                    l.block_of_head(&q.at(h).at(j), (k, v), &one, scale, block);
+                for &t in tokens {
+                    let (q, run) = (&queries[t].q, &runs[t]);
+                    let mut count = count;
+                    if let Some((seen, first)) = own {
+                        l.emit(build::salui(ScalarOp::Add, seen, first, t as i64));
+                        l.emit(build::salui(ScalarOp::Min, seen, seen, BLOCK as i64));
+                        count = seen;
+                    }
+                    let seen = |tile: Tile| Tile { count: Some(count), ..tile };
+                    for j in 0..group {
+                        let one = Running { m: run.m.at(h).at(j), l: run.l.at(h).at(j), o: run.o.at(h).at(j) };
+                        l.block_of_head(&q.at(h).at(j), (seen(k), seen(v)), &one, scale, count);
+                    }
                 }
             }
             l.emit(build::fence());
@@ -177,12 +325,12 @@ impl Lower<'_> {
         (k, v): (Tile, Tile),
         run: &Running,
         scale: Option<f64>,
-        b: Block,
+        count: u8,
     ) {
         use {Broadcast::Cyclic, Broadcast::Same, build::vbin};
         let (m, l, o) = (run.m.tile(), run.l.tile(), run.o.tile());
         let scores = self.fresh(&[BLOCK], Format::F32);
-        let s = Tile { count: Some(b.count), ..scores.matrix(BLOCK, 1) };
+        let s = Tile { count: Some(count), ..scores.matrix(BLOCK, 1) };
         self.emit(build::tmv(s, k, q.tile()));
         if let Some(c) = scale {
             self.emit(build::vbini(VectorOp::Mul, s, s, c as f32));

@@ -54,7 +54,7 @@ impl Lower<'_> {
                 let place = Place { symbol: Symbol::Constants, index: Some(s), addend: offset };
                 let vector = vectors.part(j * each, &[cols]).tile();
                 let part = |first, n| to.part(j * rows + first, &[n]);
-                l.times(&m, &place, vector, |_, first, n| part(first, n), |_, _, _| {});
+                l.times(&m, &place, &[vector], |_, _, first, n| part(first, n), |_, _, _, _| {});
                 Ok(())
             })?;
         }

@@ -32,8 +32,8 @@ impl Lower<'_> {
                 .g
                 .unsupported(v, format!("{groups} equal groups do not make {} columns", t.cols)));
         }
-        let index = self.scalar_of(index)?;
         let row = self.scoped(|l| {
+            let index = l.scalar_of(index)?;
             let s = l.scalar()?;
             l.emit(build::salui(ScalarOp::Mul, s, index, t.row_bytes() as i64));
             let place = Place { symbol: Symbol::Constants, index: Some(s), addend: offset };

@@ -10,8 +10,9 @@ use mica_device::format::Format;
 use mica_device::isa::MatvFlags;
 use mica_device::layout::{MatrixFormat, MatrixLayout};
 use mica_device::object::Symbol;
-use mica_device::segment::Storage;
+use mica_device::segment::{PlanEntry, Storage};
 use mica_models::hir::{Node, Op, ValueId};
+use std::ops::Range;
 
 /// A transfer of a matrix is at most this fraction of L2.
 const CHUNK_FRACTION: u64 = 32;
@@ -38,10 +39,18 @@ impl Lower<'_> {
         {
             return Ok(Value::Tensor(self.experts(v, inputs[0], inputs[1], b)?));
         }
-        match self.weight(a)?.map(|e| (e.storage, e.offset)) {
-            Some((Storage::Matrix(format), offset)) => self.project(v, format, offset, b),
-            _ => self.product(v, a, b),
+        if !self.is_matrix(a) {
+            self.weight(a)?;
+            return self.product(v, a, b);
         }
+        let values = self.project(v, node, self.token..self.token + 1)?;
+        Ok(values.into_iter().next().unwrap_or(Value::Absent))
+    }
+
+    /// Whether a value is a weight stored as one matrix.
+    pub(super) fn is_matrix(&self, v: ValueId) -> bool {
+        let entry = self.weight(v).ok().flatten();
+        entry.is_some_and(|e| matches!(e.storage, Storage::Matrix(_)))
     }
 
     /// The F16 broadcast of a tensor, made once.
@@ -56,15 +65,15 @@ impl Lower<'_> {
         to
     }
 
-    /// One matrix at a place, chunk by chunk, times a broadcast vector; `row` gives each chunk's result
-    /// tile, and `done` is called once a chunk.
+    /// One matrix at a place, chunk by chunk, times broadcast vectors; `row` gives a vector's and a chunk's result
+    /// tile, and `done` is called once each.
     pub(super) fn times(
         &mut self,
         m: &MatrixLayout,
         place: &Place,
-        x: Tile,
-        mut row: impl FnMut(&mut Self, u64, u64) -> Tensor,
-        mut done: impl FnMut(&mut Self, u64, &Tensor),
+        vectors: &[Tile],
+        mut row: impl FnMut(&mut Self, usize, u64, u64) -> Tensor,
+        mut done: impl FnMut(&mut Self, usize, u64, &Tensor),
     ) {
         let (flags, group) = matv_mode(m.format);
         let all = chunks(m, self.product.l2 / CHUNK_FRACTION);
@@ -74,47 +83,60 @@ impl Lower<'_> {
                 let at = Place { addend: place.addend + next.offset, ..place.clone() };
                 spans.push(self.fetch(&at, next.bytes));
             }
-            let to = row(self, c.row, c.rows);
-            self.emit(build::matv(to.tile(), x, spans[i], flags, c.rows as u32, group));
-            done(self, c.row, &to);
+            for (n, x) in vectors.iter().enumerate() {
+                let to = row(self, n, c.row, c.rows);
+                self.emit(build::matv(to.tile(), *x, spans[i], flags, c.rows as u32, group));
+                done(self, n, c.row, &to);
+            }
         }
     }
 
-    /// `[R, C] · [C]`. A product that only leaves is stored chunk by chunk and never whole: the logits
-    /// of a large vocabulary are more than LRM.
-    fn project(
+    /// `[R, C] · [C]` for some tokens; a value each. A product that only leaves is stored chunk by chunk and never
+    /// whole: the logits of a large vocabulary are more than LRM.
+    pub(super) fn project(
         &mut self,
         v: ValueId,
-        format: MatrixFormat,
-        offset: u64,
-        x: ValueId,
-    ) -> Result<Value, CompileError> {
-        let x = self.tensor(x)?;
+        node: &Node,
+        tokens: Range<u64>,
+    ) -> Result<Vec<Value>, CompileError> {
+        let (a, x) = (node.inputs[0], node.inputs[1]);
+        let (format, offset) = match self.weight(a)? {
+            Some(PlanEntry { storage: Storage::Matrix(format), offset, .. }) => (*format, *offset),
+            _ => return Err(self.g.unsupported(v, "the matrix is a weight")),
+        };
         let shape = self.g.shape(v)?;
         let rows: u64 = shape.iter().product();
-        let m = MatrixLayout { rows, cols: x.count(), format };
-        let vector = self.broadcast(&x);
-        let tile = vector.matrix(1, x.count());
+        let mut vectors = Vec::new();
+        for t in tokens.clone() {
+            let x = self.at_token(t, |l| l.tensor(x))?;
+            vectors.push(self.broadcast(&x).matrix(1, x.count()));
+        }
+        let cols = vectors.first().map_or(0, Tile::elements);
+        let m = MatrixLayout { rows, cols, format };
         let place = Place::new(Symbol::Constants, offset);
         let exports = self.g.exports(v);
-        if self.g.users(v).is_empty() && exports.iter().all(|e| !e.seam) {
+        // a state leaves once, and what all tokens share leaves for each of them
+        let once = self.options.tokens > 1
+            && (self.is_shared(v) || exports.iter().any(|e| self.g.is_state(&e.name)));
+        if self.g.users(v).is_empty() && exports.iter().all(|e| !e.seam) && !once {
             self.times(
                 &m,
                 &place,
-                tile,
-                |l, _, n| l.fresh(&[n], Format::F32),
-                |l, first, t| {
+                &vectors,
+                |l, _, _, n| l.fresh(&[n], Format::F32),
+                |l, n, first, t| {
                     for e in exports {
                         let format = edge_format(e.dtype);
-                        l.store(t, &edge_out(&e.name), format, first * format.bytes());
+                        let token = (tokens.start + n as u64) * rows;
+                        l.store(t, &edge_out(&e.name), format, (token + first) * format.bytes());
                     }
                 },
             );
-            return Ok(Value::Left);
+            return Ok(vec![Value::Left; vectors.len()]);
         }
-        let to = self.out(&shape, Format::F32);
-        self.times(&m, &place, tile, |_, first, n| to.part(first, &[n]), |_, _, _| {});
-        Ok(Value::Tensor(to))
+        let to: Vec<Tensor> = vectors.iter().map(|_| self.out(&shape, Format::F32)).collect();
+        self.times(&m, &place, &vectors, |_, n, first, rows| to[n].part(first, &[rows]), |_, _, _, _| {});
+        Ok(to.into_iter().map(Value::Tensor).collect())
     }
 
     /// A product of tensors in LRM, one of whose sides is a vector: `[.., 1, K] · [.., K, N]`,

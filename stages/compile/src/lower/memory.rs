@@ -2,7 +2,7 @@
 
 use super::{FORCED_IDS, Lower, Tensor, Value};
 use crate::error::CompileError;
-use crate::graph::{POSITION, SEAM};
+use crate::graph::{Export, POSITION, SEAM};
 use crate::ir::build::{self, Place};
 use crate::ir::{L2Id, Span};
 use mica_device::format::Format;
@@ -24,6 +24,11 @@ pub(super) fn edge_in(name: &str) -> String {
     format!("{name}.in")
 }
 
+/// The edge of a cache to which a call of several tokens appends.
+pub(super) fn edge_in_out(name: &str) -> String {
+    format!("{name}.inout")
+}
+
 /// The edge that a result leaves on.
 pub(super) fn edge_out(name: &str) -> String {
     format!("{name}.out")
@@ -43,15 +48,23 @@ impl Lower<'_> {
             }
             let shape = self.edge_shape(v, p)?;
             if p.name == SEAM {
+                let shape = self.a_token(shape);
                 seam = self.declare(&edge_in(SEAM), Direction::In, Format::Fx32, shape);
             } else if self.is_scalar(v) {
-                self.declare(&edge_in(&p.name), Direction::In, Format::I32, shape);
-                let s = self.scalar()?;
-                self.set(v, Value::Scalar(s));
-                self.emit(build::sld(s, &Place::new(Symbol::Edge(edge_in(&p.name)), 0)));
+                // the position is the first token's, from which the others follow
+                let shape = if p.name == POSITION { shape } else { self.a_token(shape) };
+                self.declare_scalars(&edge_in(&p.name), Direction::In, shape);
+                // one value is kept; of several each is read where it is used
+                if p.name == POSITION || self.options.tokens == 1 {
+                    let s = self.scalar()?;
+                    self.set(v, Value::Scalar(s));
+                    self.emit(build::sld(s, &Place::new(Symbol::Edge(edge_in(&p.name)), 0)));
+                }
+            } else if p.ty.known_shape().is_none() && self.options.tokens > 1 {
+                self.declare(&edge_in_out(&p.name), Direction::InOut, edge_format(p.ty.dtype), shape);
             } else {
-                let format = edge_format(p.ty.dtype);
-                self.declare(&edge_in(&p.name), Direction::In, format, shape);
+                let shape = if self.g.next_state(v).is_some() { shape } else { self.a_token(shape) };
+                self.declare(&edge_in(&p.name), Direction::In, edge_format(p.ty.dtype), shape);
             }
         }
         for (v, node) in self.g.live_nodes() {
@@ -61,13 +74,16 @@ impl Lower<'_> {
                         .g
                         .unsupported(v, "a part chooses once: there is one edge of forced ids"));
                 }
-                self.declare(FORCED_IDS, Direction::In, Format::I32, vec![k]);
+                let shape = self.a_token(vec![k]);
+                self.declare(FORCED_IDS, Direction::In, Format::I32, shape);
             }
         }
         for (name, v) in &self.g.f.results {
             let Some(e) = self.g.exports(*v).iter().find(|e| e.name == *name) else { continue };
             let format = if e.seam { Format::Fx32 } else { edge_format(e.dtype) };
-            let bytes = self.declare(&edge_out(name), Direction::Out, format, self.g.shape(*v)?);
+            let shape = self.g.shape(*v)?;
+            let shape = if self.g.is_state(name) { shape } else { self.a_token(shape) };
+            let bytes = self.declare(&edge_out(name), Direction::Out, format, shape);
             if e.seam {
                 seam = bytes;
             }
@@ -77,12 +93,33 @@ impl Lower<'_> {
         Ok(seam)
     }
 
+    /// The shape of what an edge holds of each token, for all of them; one token's has no axis of tokens.
+    fn a_token(&self, mut shape: Vec<u64>) -> Vec<u64> {
+        if self.options.tokens > 1 {
+            shape.insert(0, self.options.tokens);
+        }
+        shape
+    }
+
     fn declare(&mut self, name: &str, direction: Direction, format: Format, shape: Vec<u64>) -> u64 {
-        // a scalar is a whole 64-bit integer, which `sld` reads
-        let bytes = match shape.is_empty() && format == Format::I32 {
-            true => 8,
-            false => shape.iter().product::<u64>() * format.bytes(),
-        };
+        let bytes = shape.iter().product::<u64>() * format.bytes();
+        self.declare_bytes(name, direction, format, shape, bytes)
+    }
+
+    /// An edge of scalars, each a whole 64-bit integer, which `sld` reads.
+    fn declare_scalars(&mut self, name: &str, direction: Direction, shape: Vec<u64>) {
+        let bytes = 8 * shape.iter().product::<u64>();
+        self.declare_bytes(name, direction, Format::I32, shape, bytes);
+    }
+
+    fn declare_bytes(
+        &mut self,
+        name: &str,
+        direction: Direction,
+        format: Format,
+        shape: Vec<u64>,
+        bytes: u64,
+    ) -> u64 {
         let frac = if format == Format::Fx32 { self.options.frac } else { 0 };
         self.edges.push(EdgeUse { name: name.into(), direction, format, frac, shape, bytes });
         bytes
@@ -99,9 +136,18 @@ impl Lower<'_> {
         shape.ok_or_else(|| self.g.unsupported(v, "an edge's open dimension is open alone"))
     }
 
-    /// The seam's range of L2.
+    /// The range of L2 in which the residual of the token in work lies.
     fn seam_span(&self) -> Span {
-        Span { buf: self.seam, offset: 0, bytes: self.program.l2[self.seam.0 as usize].bytes }
+        let bytes = self.program.l2[self.seam.0 as usize].bytes / self.options.tokens;
+        Span { buf: self.seam, offset: self.token * bytes, bytes }
+    }
+
+    /// Where in a result's edge the token in work leaves its `bytes`; a state leaves after the last token only.
+    pub(super) fn leaves_at(&self, name: &str, bytes: u64) -> Option<u64> {
+        match self.g.is_state(name) {
+            false => Some(self.token * bytes),
+            true => (self.token + 1 == self.options.tokens).then_some(0),
+        }
     }
 
     /// The plan's entry of a weight parameter, its shape checked.
@@ -153,15 +199,16 @@ impl Lower<'_> {
             None => {
                 let p = &self.g.f.params[v.0 as usize];
                 let format = edge_format(p.ty.dtype);
-                let count: u64 = self.g.shape(v)?.iter().product();
-                (Place::new(Symbol::Edge(edge_in(&p.name)), 0), format, count * format.bytes())
+                let bytes = self.g.shape(v)?.iter().product::<u64>() * format.bytes();
+                (Place::new(Symbol::Edge(edge_in(&p.name)), self.token * bytes), format, bytes)
             }
         };
-        if let Some(id) = self.resident[v.0 as usize] {
+        let slot = self.slot(v);
+        if let Some(id) = self.resident[slot] {
             return Ok((id, format));
         }
         let span = self.fetch(&place, bytes);
-        self.resident[v.0 as usize] = Some(span.buf);
+        self.resident[slot] = Some(span.buf);
         Ok((span.buf, format))
     }
 
@@ -195,18 +242,31 @@ impl Lower<'_> {
         self.emit(build::dst(&Place::new(Symbol::Edge(edge.into()), offset), span));
     }
 
-    /// Lets a value leave on its edges and in the seam.
+    /// Lets a value leave on its edges and in the seam; one that all tokens share, for each of them.
     pub(super) fn leave(&mut self, v: ValueId) -> Result<(), CompileError> {
         for e in self.g.exports(v) {
-            if let Value::Left = self.value(v) {
-                continue;
+            let tokens = if self.is_shared(v) { 0..self.options.tokens } else { self.token..self.token + 1 };
+            for t in tokens {
+                self.at_token(t, |l| l.leave_as(v, e))?;
             }
+        }
+        Ok(())
+    }
+
+    fn leave_as(&mut self, v: ValueId, e: &Export) -> Result<(), CompileError> {
+        if let Value::Left = self.value(v) {
+            return Ok(());
+        }
+        if e.seam {
             let t = self.whole(v)?;
-            if e.seam {
-                self.emit(build::stt(self.seam_span(), t.tile(), Format::Fx32, self.options.frac));
-            } else {
-                self.store(&t, &edge_out(&e.name), edge_format(e.dtype), 0);
-            }
+            self.emit(build::stt(self.seam_span(), t.tile(), Format::Fx32, self.options.frac));
+            return Ok(());
+        }
+        let format = edge_format(e.dtype);
+        let bytes = self.g.shape(v)?.iter().product::<u64>() * format.bytes();
+        if let Some(at) = self.leaves_at(&e.name, bytes) {
+            let t = self.whole(v)?;
+            self.store(&t, &edge_out(&e.name), format, at);
         }
         Ok(())
     }
@@ -215,9 +275,11 @@ impl Lower<'_> {
     pub(super) fn parameters_that_leave(&mut self) -> Result<(), CompileError> {
         for i in 0..self.g.f.params.len() {
             let v = ValueId(i as u32);
-            if !self.g.exports(v).is_empty() {
-                self.whole(v)?;
-                self.leave(v)?;
+            if self.g.exports(v).is_empty() {
+                continue;
+            }
+            for t in self.tokens_of(v) {
+                self.at_token(t, |l| l.whole(v).and_then(|_| l.leave(v)))?;
             }
         }
         Ok(())

@@ -2,12 +2,15 @@
 //!
 //! Formats: the seam is FX32; `add` with an FX32 operand gives FX32; everything else is computed and
 //! kept in F32; a matrix reads its vector as F16. It knows no address, no tile number and no wait.
+//!
+//! A value exists once a token, or once where it rests on weights alone.
 
 mod attention;
 mod chunks;
 mod elementwise;
 mod experts;
 mod gather;
+mod handover;
 mod matmul;
 mod memory;
 mod reduce;
@@ -30,7 +33,8 @@ use mica_device::isa::SCALARS;
 use mica_device::object::EdgeUse;
 use mica_device::product::Product;
 use mica_device::segment::SegmentPlan;
-use mica_models::hir::{Node, Op, ValueId};
+use mica_models::hir::{Node, Op, ParamKind, ValueId};
+use std::ops::Range;
 use tensor::Tensor;
 
 /// The edge of indices that replace the chosen ones, I32 `[k]`; the first negative: choose freely.
@@ -67,9 +71,13 @@ pub(crate) struct Lower<'a> {
     values: Vec<Value>,
     /// F16 broadcasts made so far: what of, and where.
     broadcasts: Vec<(Tensor, Tensor)>,
-    /// Rotary tables made so far: (position, elements, base), cos, sin.
-    rotations: Vec<((u8, u64, u64), Tensor, Tensor)>,
-    /// L2 copies of whole edges and of vectors read by rows, by parameter.
+    /// Rotary tables made so far: (position, its token, elements, base), cos, sin.
+    rotations: Vec<((ValueId, u64, u64, u64), Tensor, Tensor)>,
+    /// Rotary frequencies loaded so far: (elements, base).
+    frequencies: Vec<((u64, u64), Tensor)>,
+    /// What earlier tokens leave to later ones, as an edge would hold it: (value, its token, format).
+    handed: Vec<((ValueId, u64, Format), Tensor)>,
+    /// L2 copies of whole edges and of vectors read by rows, by parameter and token.
     resident: Vec<Option<L2Id>>,
     next_scalar: u8,
     edges: Vec<EdgeUse>,
@@ -80,6 +88,10 @@ pub(crate) struct Lower<'a> {
     destination: Option<Tensor>,
     /// The region and head in work.
     head: Option<(usize, u64)>,
+    /// The token in work.
+    token: u64,
+    /// Whether a value is the same for all tokens of a call.
+    shared: Vec<bool>,
 }
 
 /// A lowered part.
@@ -103,7 +115,7 @@ pub(crate) fn lower(
     product: &Product,
     options: &Options,
 ) -> Result<Lowered, CompileError> {
-    let values = g.f.params.len() + g.f.nodes.len();
+    let values = (g.f.params.len() + g.f.nodes.len()) * options.tokens as usize;
     let mut l = Lower {
         g,
         rules,
@@ -114,7 +126,9 @@ pub(crate) fn lower(
         values: vec![Value::Absent; values],
         broadcasts: Vec::new(),
         rotations: Vec::new(),
-        resident: vec![None; g.f.params.len()],
+        frequencies: Vec::new(),
+        handed: Vec::new(),
+        resident: vec![None; g.f.params.len() * options.tokens as usize],
         next_scalar: SCRATCH,
         edges: Vec::new(),
         seam: L2Id(0),
@@ -122,19 +136,89 @@ pub(crate) fn lower(
         label: g.f.name.clone(),
         destination: None,
         head: None,
+        token: 0,
+        shared: shared(g),
     };
     let seam_bytes = l.open()?;
-    for step in schedule::order(g, rules) {
-        match step {
-            Step::Node(v) => l.node(v)?,
-            Step::Region(r) => l.region(r)?,
-        }
-    }
+    l.steps(&schedule::order(g, rules, options.tokens)?)?;
     l.parameters_that_leave()?;
     Ok(Lowered { program: l.program, edges: l.edges, seam_bytes })
 }
 
+/// The values that rest on weights and constants alone.
+fn shared(g: &Graph) -> Vec<bool> {
+    let mut shared: Vec<bool> = g.f.params.iter().map(|p| p.kind == ParamKind::Const).collect();
+    for (i, node) in g.f.nodes.iter().enumerate() {
+        let v = ValueId((g.f.params.len() + i) as u32);
+        // a choice may be forced, token by token
+        let chosen = matches!(node.op, Op::TopK { .. });
+        shared.push(!chosen && g.inputs(v).iter().all(|i| shared[i.0 as usize]));
+    }
+    shared
+}
+
 impl Lower<'_> {
+    /// Lowers steps in order. What reads a matrix, and attention, runs for all tokens of the call at once, so that the
+    /// matrix is fetched once; what lies between runs for one token after the other, so that few of its values
+    /// are live at a time.
+    fn steps(&mut self, steps: &[Step]) -> Result<(), CompileError> {
+        let mut stretch = Vec::new();
+        for step in steps {
+            match step {
+                Step::Region(r) => {
+                    self.stretch(&mut stretch)?;
+                    self.region(*r)?;
+                }
+                Step::Node(v) if self.is_of_all_tokens(*v) => {
+                    self.stretch(&mut stretch)?;
+                    self.node_of_all(*v)?;
+                }
+                Step::Node(v) => stretch.push(*v),
+                Step::Recurrence(nodes) => stretch.extend(nodes),
+            }
+        }
+        self.stretch(&mut stretch)
+    }
+
+    fn is_of_all_tokens(&self, v: ValueId) -> bool {
+        match (self.rules.rule(v), self.g.node(v)) {
+            (Rule::Attention(_), _) => true,
+            (Rule::Op, Some(n)) => n.op == Op::MatMul && self.is_matrix(n.inputs[0]),
+            _ => false,
+        }
+    }
+
+    /// Lowers nodes for one token after the other.
+    fn stretch(&mut self, nodes: &mut Vec<ValueId>) -> Result<(), CompileError> {
+        for t in 0..self.options.tokens {
+            for &v in nodes.iter() {
+                if t == 0 || !self.is_shared(v) {
+                    self.at_token(t, |l| l.node(v))?;
+                }
+            }
+        }
+        nodes.clear();
+        Ok(())
+    }
+
+    /// Whether a value is one for all tokens.
+    fn is_shared(&self, v: ValueId) -> bool {
+        self.shared[self.g.root(v).0 as usize]
+    }
+
+    /// The tokens for which a value exists on its own.
+    fn tokens_of(&self, v: ValueId) -> Range<u64> {
+        0..if self.is_shared(v) { 1 } else { self.options.tokens }
+    }
+
+    /// Runs `body` with another token in work.
+    fn at_token<T>(&mut self, token: u64, body: impl FnOnce(&mut Self) -> T) -> T {
+        let before = std::mem::replace(&mut self.token, token);
+        let result = body(self);
+        self.token = before;
+        result
+    }
+
     fn at(&mut self, v: ValueId) {
         self.src = self.g.op_number(v) as u16;
         self.label = self.g.label(v).into();
@@ -191,12 +275,19 @@ impl Lower<'_> {
         result
     }
 
+    /// Where the value of the token in work stands among those of all tokens.
+    fn slot(&self, v: ValueId) -> usize {
+        let token = if self.is_shared(v) { 0 } else { self.token };
+        v.0 as usize * self.options.tokens as usize + token as usize
+    }
+
     fn value(&self, v: ValueId) -> &Value {
-        &self.values[self.g.root(v).0 as usize]
+        &self.values[self.slot(self.g.root(v))]
     }
 
     fn set(&mut self, v: ValueId, value: Value) {
-        self.values[v.0 as usize] = value;
+        let slot = self.slot(v);
+        self.values[slot] = value;
     }
 
     /// A value in LRM: computed before, or loaded or put together now.
@@ -215,7 +306,9 @@ impl Lower<'_> {
         if let Value::Tensor(t) = self.value(v) {
             return Ok(t.clone());
         }
-        let t = if self.g.param(v).is_some() {
+        let t = if let Some(next) = self.g.next_state(v).filter(|_| self.token > 0) {
+            self.handed_on(v, next)?
+        } else if self.g.param(v).is_some() {
             self.load_parameter(v)?
         } else {
             match (self.g.node(v).map(|n| &n.op), self.value(v).clone()) {
@@ -242,9 +335,9 @@ impl Lower<'_> {
         let rules = self.rules;
         match rules.rule(v) {
             Rule::Inner => return Ok(()),
-            Rule::Attention(a) => {
-                let t = self.attention(v, a)?;
-                self.set(v, Value::Tensor(t));
+            Rule::Attention(_) => {
+                let what = "attention inside a recurrence: compile one token a call";
+                return Err(self.g.unsupported(v, what));
             }
             Rule::ColumnDot { rows, by } => {
                 let t = self.column_dot(v, *rows, *by)?;
@@ -264,6 +357,28 @@ impl Lower<'_> {
             self.boundary(v);
         }
         self.leave(v)
+    }
+
+    /// Lowers a node for all tokens at once.
+    fn node_of_all(&mut self, v: ValueId) -> Result<(), CompileError> {
+        let Some(node) = self.g.node(v) else { return Ok(()) };
+        self.at(v);
+        let before = self.program.items.len();
+        let rules = self.rules;
+        let values = match rules.rule(v) {
+            Rule::Attention(a) => self.attention(v, a)?,
+            _ => self.project(v, node, self.tokens_of(v))?,
+        };
+        for (t, value) in (0..).zip(values) {
+            self.at_token(t, |l| {
+                l.set(v, value);
+                if l.program.items.len() > before {
+                    l.boundary(v);
+                }
+                l.leave(v)
+            })?;
+        }
+        Ok(())
     }
 
     /// Marks the end of an op whose result is in LRM.

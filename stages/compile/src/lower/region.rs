@@ -1,7 +1,8 @@
 //! A region: its nodes once a head, on that head's matrix of the state.
 //!
 //! The next head's matrix is loaded before this one is worked on, and the ones after it are fetched, so
-//! that the engines run ahead.
+//! that the engines run ahead. Of several tokens each head runs all before the next head does: its matrix stays in LRM from
+//! one to the next, and comes and leaves once.
 
 use super::matmul::AHEAD;
 use super::memory::{edge_format, edge_in, edge_out};
@@ -18,55 +19,97 @@ impl Lower<'_> {
     pub(super) fn region(&mut self, r: usize) -> Result<(), CompileError> {
         let rules = self.rules;
         let region = &rules.regions[r];
-        let mut whole: Vec<(ValueId, Tensor)> = Vec::new();
+        let tokens = self.options.tokens;
+        let next = self.g.next_state(region.state);
+        if let Some(n) = next.filter(|n| *n != region.state && !region.nodes.contains(n) && tokens > 1) {
+            let what = "the next value of a state that runs head by head is made outside of it: compile one token a call";
+            return Err(self.g.unsupported(n, what));
+        }
+        let mut whole: Vec<(ValueId, u64, Tensor)> = Vec::new();
         for &v in &region.nodes {
             let read_outside = self.g.users(v).iter().any(|u| !region.nodes.contains(u));
             if read_outside || self.g.exports(v).iter().any(|e| e.seam) {
-                let t = self.fresh(&self.g.shape(v)?, Format::F32);
-                whole.push((v, t));
+                for token in 0..tokens {
+                    let t = self.fresh(&self.g.shape(v)?, Format::F32);
+                    whole.push((v, token, t));
+                }
             }
         }
+        // a matrix is for all tokens where each makes the next one's, else for one
+        let each = if next.is_some() { tokens } else { 1 };
+        let loads: Vec<(u64, u64)> =
+            (0..region.heads).flat_map(|b| (0..tokens).step_by(each as usize).map(move |t| (b, t))).collect();
         let mut spans = Vec::new();
         let mut matrices: Vec<Tensor> = Vec::new();
-        for b in 0..region.heads {
-            let within = |ahead: usize| (b + 1 + ahead as u64).min(region.heads) as usize;
+        for (i, &(b, first)) in loads.iter().enumerate() {
+            let within = |ahead: usize| (i + 1 + ahead).min(loads.len());
             while spans.len() < within(1 + AHEAD) {
-                spans.push(self.fetch_head(region.state, spans.len() as u64)?);
+                spans.push(self.fetch_head(region.state, loads[spans.len()])?);
             }
             while matrices.len() < within(1) {
                 matrices.push(self.load_head(region.state, spans[matrices.len()])?);
             }
-            let matrix = matrices[b as usize].clone();
-            self.set(region.state, Value::Tensor(matrix));
-            self.head = Some((r, b));
-            for &v in &region.nodes {
-                let home = whole.iter().find(|(w, _)| *w == v).map(|(_, t)| t);
-                self.head_node(v, home, b)?;
+            let mut matrix = matrices[i].clone();
+            for token in first..first + each {
+                matrix = self.at_token(token, |l| l.head_of_token(r, b, matrix, next, &whole))?;
             }
-            self.head = None;
         }
         // the state itself is a parameter again, the nodes read outside are whole
-        self.set(region.state, Value::Absent);
-        for &v in &region.nodes {
-            self.set(v, Value::Left);
+        for token in 0..tokens {
+            self.at_token(token, |l| {
+                l.set(region.state, Value::Absent);
+                region.nodes.iter().for_each(|&v| l.set(v, Value::Left));
+            });
         }
-        for (v, t) in whole {
+        for (v, token, t) in whole {
             self.at(v);
-            self.set(v, Value::Tensor(t));
-            self.boundary(v);
-            if self.g.exports(v).iter().any(|e| e.seam) {
-                self.leave(v)?;
-            }
+            self.at_token(token, |l| {
+                l.set(v, Value::Tensor(t));
+                l.boundary(v);
+                match l.g.exports(v).iter().any(|e| e.seam) {
+                    true => l.leave(v),
+                    false => Ok(()),
+                }
+            })?;
         }
         Ok(())
     }
 
-    /// One matrix of the state, in L2.
-    fn fetch_head(&mut self, state: ValueId, b: u64) -> Result<Span, CompileError> {
+    /// The nodes for one head of the token in work, from its matrix of the state; the next token's matrix.
+    fn head_of_token(
+        &mut self,
+        r: usize,
+        b: u64,
+        matrix: Tensor,
+        next: Option<ValueId>,
+        whole: &[(ValueId, u64, Tensor)],
+    ) -> Result<Tensor, CompileError> {
+        let rules = self.rules;
+        let region = &rules.regions[r];
+        self.set(region.state, Value::Tensor(matrix.clone()));
+        self.head = Some((r, b));
+        for &v in &region.nodes {
+            let home = whole.iter().find(|(w, t, _)| (*w, *t) == (v, self.token)).map(|(_, _, t)| t);
+            self.head_node(v, home, b)?;
+        }
+        self.head = None;
+        let last = self.token + 1 == self.options.tokens;
+        match next.filter(|n| *n != region.state && !last).map(|n| (n, self.value(n).clone())) {
+            Some((n, Value::Tensor(t))) => {
+                let format = self.state_format(region.state, n)?;
+                Ok(self.through(&t, format))
+            }
+            Some((n, _)) => Err(self.g.unsupported(n, "the next value of a state is a tensor")),
+            None => Ok(matrix),
+        }
+    }
+
+    /// One matrix of the state for one token, in L2.
+    fn fetch_head(&mut self, state: ValueId, (b, token): (u64, u64)) -> Result<Span, CompileError> {
         let p = &self.g.f.params[state.0 as usize];
         let shape = self.g.shape(state)?;
         let bytes = shape[1] * shape[2] * edge_format(p.ty.dtype).bytes();
-        let place = Place::new(Symbol::Edge(edge_in(&p.name)), b * bytes);
+        let place = Place::new(Symbol::Edge(edge_in(&p.name)), (token * shape[0] + b) * bytes);
         Ok(self.fetch(&place, bytes))
     }
 
@@ -94,9 +137,13 @@ impl Lower<'_> {
             *t = place;
         }
         if let Value::Tensor(t) = &value {
+            let heads = self.head.map_or(1, |(r, _)| self.rules.regions[r].heads);
             for e in self.g.exports(v).iter().filter(|e| !e.seam) {
                 let format = edge_format(e.dtype);
-                self.store(t, &edge_out(&e.name), format, b * t.count() * format.bytes());
+                let bytes = t.count() * format.bytes();
+                if let Some(at) = self.leaves_at(&e.name, heads * bytes) {
+                    self.store(t, &edge_out(&e.name), format, at + b * bytes);
+                }
             }
         }
         self.set(v, value);

@@ -30,20 +30,41 @@ impl Lower<'_> {
     }
 
     /// cos and sin at a position, made once for all who rotate by it.
-    fn rotation(&mut self, pos: u8, rotary: u64, theta: f64) -> (Tensor, Tensor) {
-        let key = (pos, rotary, theta.to_bits());
+    fn rotation(
+        &mut self,
+        pos: ValueId,
+        rotary: u64,
+        theta: f64,
+    ) -> Result<(Tensor, Tensor), CompileError> {
+        let key = (self.g.root(pos), self.token, rotary, theta.to_bits());
         if let Some((_, cos, sin)) = self.rotations.iter().find(|(k, _, _)| *k == key) {
-            return (cos.clone(), sin.clone());
+            return Ok((cos.clone(), sin.clone()));
+        }
+        let freq = self.frequencies(rotary, theta);
+        let n = freq.count();
+        let (cos, sin) = (self.fresh(&[n], Format::F32), self.fresh(&[n], Format::F32));
+        self.scoped(|l| {
+            let pos = l.scalar_of(pos)?;
+            l.emit(build::vsincos(cos.tile(), sin.tile(), freq.tile(), pos));
+            Ok(())
+        })?;
+        self.rotations.push((key, cos.clone(), sin.clone()));
+        Ok((cos, sin))
+    }
+
+    /// The frequencies in LRM, loaded once.
+    fn frequencies(&mut self, rotary: u64, theta: f64) -> Tensor {
+        let key = (rotary, theta.to_bits());
+        if let Some((_, freq)) = self.frequencies.iter().find(|(k, _)| *k == key) {
+            return freq.clone();
         }
         let values = frequencies(rotary, theta);
         let at = self.literal(&values);
         let n = values.len() as u64;
         let span = self.fetch(&Place::new(Symbol::Literals, at), n * Format::F32.bytes());
         let freq = self.load(span, Format::F32, &[n]);
-        let (cos, sin) = (self.fresh(&[n], Format::F32), self.fresh(&[n], Format::F32));
-        self.emit(build::vsincos(cos.tile(), sin.tile(), freq.tile(), pos));
-        self.rotations.push((key, cos.clone(), sin.clone()));
-        (cos, sin)
+        self.frequencies.push((key, freq.clone()));
+        freq
     }
 
     pub(super) fn rope(
@@ -54,8 +75,7 @@ impl Lower<'_> {
         theta: f64,
     ) -> Result<Tensor, CompileError> {
         let x = self.tensor(x)?;
-        let pos = self.scalar_of(pos)?;
-        let (cos, sin) = self.rotation(pos, rotary, theta);
+        let (cos, sin) = self.rotation(pos, rotary, theta)?;
         let to = self.out(&x.shape, Format::F32);
         self.emit(build::vrot(to.tile(), x.tile(), cos.tile(), sin.tile(), rotary as u32));
         Ok(to)

@@ -15,8 +15,9 @@ impl Lower<'_> {
         if x.count() != x.last() {
             return Err(self.g.unsupported(v, "the choice is among one row"));
         }
-        let place = Place::new(Symbol::Edge(FORCED_IDS.into()), 0);
-        let span = self.fetch(&place, k * Format::I32.bytes());
+        let bytes = k * Format::I32.bytes();
+        let place = Place::new(Symbol::Edge(FORCED_IDS.into()), self.token * bytes);
+        let span = self.fetch(&place, bytes);
         let forced = self.load(span, Format::I32, &[k]);
         let mut shape = x.shape.clone();
         if let Some(last) = shape.last_mut() {

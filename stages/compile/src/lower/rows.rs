@@ -3,18 +3,23 @@
 //! The sum over the window is `a[0]·b[0] + a[1]·b[1] + …`, a product and then a sum each, in
 //! ascending order; the rows that stay in the window go from L2 to their edge without passing LRM.
 
+use super::handover::Origin;
 use super::memory::{edge_format, edge_out};
 use super::{Lower, Tensor, Value};
 use crate::error::CompileError;
 use crate::ir::Span;
 use crate::ir::build::{self, Place};
+use mica_device::format::Format;
 use mica_device::isa::{Broadcast, VectorOp};
 use mica_device::object::Symbol;
-use mica_models::hir::{Op, ValueId};
+use mica_models::hir::{Op, ParamKind, ValueId};
+
+/// Rows that lie one after the other: the first, the format it came in from an earlier token, how many.
+type Run = (Origin, Option<Format>, u64);
 
 impl Lower<'_> {
     /// The parts of a concatenation along axis 0, with each one's first row and rows.
-    fn pieces(&self, v: ValueId) -> Result<Vec<(ValueId, u64, u64)>, CompileError> {
+    pub(super) fn pieces(&self, v: ValueId) -> Result<Vec<(ValueId, u64, u64)>, CompileError> {
         let Some(node) = self.g.node(v).filter(|n| n.op == Op::Concat { axis: 0 }) else {
             let rows = self.g.shape(v)?[0];
             return Ok(vec![(self.g.root(v), 0, rows)]);
@@ -30,22 +35,36 @@ impl Lower<'_> {
     }
 
     /// Row `i` of a value `[K, C]`: of a parameter, loaded alone.
-    fn row(&mut self, v: ValueId, i: u64) -> Result<Tensor, CompileError> {
-        for (piece, first, rows) in self.pieces(v)? {
-            if !(first..first + rows).contains(&i) {
-                continue;
+    pub(super) fn row(&mut self, v: ValueId, i: u64) -> Result<Tensor, CompileError> {
+        match self.origin(v, i)? {
+            // on the edge it has the format already
+            (Origin { piece, token, row }, Some(format)) if !self.on_edge(piece, token, format) => {
+                Ok(self.left_by(piece, token, format)?.at(row))
             }
-            let loaded = matches!(self.value(piece), Value::Tensor(_));
-            if self.g.param(piece).is_none() || loaded {
-                return Ok(self.tensor(piece)?.at(i - first));
-            }
-            let cols = self.g.shape(piece)?[1];
-            let (buf, format) = self.parameter_in_l2(piece)?;
-            let bytes = cols * format.bytes();
-            let span = Span { buf, offset: (i - first) * bytes, bytes };
-            return Ok(self.load(span, format, &[cols]));
+            (Origin { piece, token, row }, _) => self.at_token(token, |l| l.row_of(piece, row)),
         }
-        Err(self.g.unsupported(v, format!("it has no row {i}")))
+    }
+
+    /// Whether a token's value is a parameter that comes on an edge in this format: what an earlier token left of a
+    /// state does not.
+    fn on_edge(&self, v: ValueId, token: u64, format: Format) -> bool {
+        let comes = self.g.param(v).filter(|p| p.kind == ParamKind::Tensor);
+        comes.is_some_and(|p| edge_format(p.ty.dtype) == format)
+            && (token == 0 || self.g.next_state(v).is_none())
+    }
+
+    /// Row `i` of a parameter or of a value in LRM.
+    fn row_of(&mut self, piece: ValueId, i: u64) -> Result<Tensor, CompileError> {
+        let loaded = matches!(self.value(piece), Value::Tensor(_));
+        let handed = self.token > 0 && self.g.next_state(piece).is_some();
+        if self.g.param(piece).is_none() || loaded || handed {
+            return Ok(self.tensor(piece)?.at(i));
+        }
+        let cols = self.g.shape(piece)?[1];
+        let (buf, format) = self.parameter_in_l2(piece)?;
+        let bytes = cols * format.bytes();
+        let span = Span { buf, offset: i * bytes, bytes };
+        Ok(self.load(span, format, &[cols]))
     }
 
     /// The sum over rows of a product with a concatenation.
@@ -70,32 +89,56 @@ impl Lower<'_> {
         Ok(sum.view(&shape))
     }
 
-    /// Rows of a concatenation from `start`, as many as `v` has, each piece on its way to the edge.
+    /// Rows of a concatenation from `start`, as many as `v` has, each run of them on its way to the edge.
     pub(super) fn leaving_rows(&mut self, v: ValueId, rows: ValueId, start: u64) -> Result<(), CompileError> {
         let shape = self.g.shape(v)?;
-        let end = start + shape[0];
         for e in self.g.exports(v) {
             let format = edge_format(e.dtype);
-            let edge = edge_out(&e.name);
-            for (piece, first, n) in self.pieces(rows)? {
-                let (lo, hi) = (first.max(start), (first + n).min(end));
-                if lo >= hi {
-                    continue;
-                }
-                let stride = shape[1] * format.bytes();
-                let to = (lo - start) * stride;
-                let same = self.g.param(piece).is_some_and(|p| edge_format(p.ty.dtype) == format);
-                if same && self.weight(piece)?.is_none() {
-                    let (buf, _) = self.parameter_in_l2(piece)?;
-                    let span = Span { buf, offset: (lo - first) * stride, bytes: (hi - lo) * stride };
-                    self.emit(build::dst(&Place::new(Symbol::Edge(edge.clone()), to), span));
-                } else {
-                    let t = self.tensor(piece)?.part((lo - first) * shape[1], &[hi - lo, shape[1]]);
-                    self.store(&t, &edge, format, to);
-                }
+            let stride = shape[1] * format.bytes();
+            let Some(mut to) = self.leaves_at(&e.name, shape[0] * stride) else { continue };
+            for (first, stored, n) in self.runs(rows, start, shape[0])? {
+                self.leaving_run(&edge_out(&e.name), format, to, (first, stored, n))?;
+                to += n * stride;
             }
         }
         self.set(v, Value::Left);
+        Ok(())
+    }
+
+    /// The rows as runs where they are kept.
+    fn runs(&self, rows: ValueId, start: u64, n: u64) -> Result<Vec<Run>, CompileError> {
+        let mut runs: Vec<Run> = Vec::new();
+        for i in start..start + n {
+            let (at, stored) = self.origin(rows, i)?;
+            match runs.last_mut() {
+                Some((first, _, n)) if *first == (Origin { row: at.row.wrapping_sub(*n), ..at }) => *n += 1,
+                _ => runs.push((at, stored, 1)),
+            }
+        }
+        Ok(runs)
+    }
+
+    fn leaving_run(
+        &mut self,
+        edge: &str,
+        format: Format,
+        to: u64,
+        (first, stored, n): Run,
+    ) -> Result<(), CompileError> {
+        let Origin { piece, token, row } = first;
+        let cols = self.g.shape(piece)?[1];
+        if self.on_edge(piece, token, format) && stored.is_none_or(|s| s == format) {
+            let (buf, _) = self.at_token(token, |l| l.parameter_in_l2(piece))?;
+            let stride = cols * format.bytes();
+            let span = Span { buf, offset: row * stride, bytes: n * stride };
+            self.emit(build::dst(&Place::new(Symbol::Edge(edge.into()), to), span));
+            return Ok(());
+        }
+        let t = match stored {
+            Some(stored) if !self.on_edge(piece, token, stored) => self.left_by(piece, token, stored)?,
+            _ => self.at_token(token, |l| l.tensor(piece))?,
+        };
+        self.store(&t.part(row * cols, &[n, cols]), edge, format, to);
         Ok(())
     }
 }

@@ -52,7 +52,7 @@ fn plan(f: &Function) -> SegmentPlan {
 
 fn options(f: &Function) -> Options {
     let exports = f.results.iter().map(|(n, _)| n.clone()).filter(|n| n != "hidden").collect();
-    Options { frac: 20, capacity: 256, exports }
+    Options { frac: 20, capacity: 256, exports, tokens: 1 }
 }
 
 /// The tile IR, or the error.

@@ -35,7 +35,7 @@ pub fn describe(config: &str) -> Stack {
 
 pub fn options(f: &Function) -> Options {
     let exports = f.results.iter().map(|(n, _)| n.clone()).filter(|n| n != "hidden").collect();
-    Options { frac: FRAC, capacity: CAPACITY, exports }
+    Options { frac: FRAC, capacity: CAPACITY, exports, tokens: 1 }
 }
 
 pub fn product(name: &str) -> Product {
@@ -101,6 +101,12 @@ pub fn prove(kernel: &Kernel) {
     for iterations in 0..3 {
         mica_device::hazards::check_iterations(&code, iterations).unwrap();
     }
+}
+
+/// Numbers that an input of a part may be: what a caller gives a call after `ctx` tokens.
+pub fn inputs(name: &str, n: usize, seed: u64) -> Vec<f64> {
+    let scale = if name.starts_with("hidden") { 2.0 } else { 0.6 };
+    Lcg(seed * 1000 + name.len() as u64).vector(n, scale)
 }
 
 /// Calls a part once; `inputs` by edge name, absent scalars and forced ids filled in.

@@ -111,7 +111,8 @@ pub fn plan_entry(plan: &SegmentPlan, offset: u64) -> Option<&PlanEntry> {
 
 /// Rows of a cache that the host keeps, by the name of its edge.
 fn is_cache(name: &str) -> bool {
-    name.strip_suffix(".in").is_some_and(|n| n.ends_with("_cache"))
+    let base = name.strip_suffix(".in").or_else(|| name.strip_suffix(".inout"));
+    base.is_some_and(|n| n.ends_with("_cache"))
 }
 
 const fn constant_kind(t: &Transfer) -> Kind {

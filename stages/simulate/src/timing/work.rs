@@ -56,6 +56,7 @@ pub fn of(i: &Instr, tiles: &TileFile, bytes: u64) -> Result<Work, Fault> {
                 match a.memory {
                     Memory::L2 => work.l2_bytes += n,
                     Memory::Lrm => work.lrm_bytes += n,
+                    Memory::External => {}
                 }
             }
         }
