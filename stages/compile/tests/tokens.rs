@@ -2,16 +2,16 @@
 
 mod support;
 
-use mica_compile::{CompileError, Options, Seams, compile, link_with};
+use mica_compile::{CompileError, Options, Seams, compile, link, link_with};
 use mica_device::hazards::{self, Hazard};
 use mica_device::isa::{self, Instr, Opcode};
 use mica_device::object::{Constants, Direction, Entry, Kernel};
 use mica_device::product::Product;
-use mica_models::hir::{Builder, Dtype, Function, Op, Type};
+use mica_models::hir::{Builder, Dtype, Function, HirError, Op, Type};
 use mica_simulate::{Edges, Machine, Program};
 use std::collections::BTreeMap;
 use support::weights::{self, Weights};
-use support::{CAPACITY, inputs, options, product, prove, tiny};
+use support::{inputs, options, product, prove, tiny};
 
 const PRODUCTS: [&str; 2] = ["qb1", "qb16"];
 
@@ -44,20 +44,25 @@ fn given(e: &Entry, pos: u64, n: u64) -> Vec<u8> {
     let scalar = share.is_scalar();
     let each = tokens.flat_map(|t| match e.name.as_str() {
         "pos.in" => (t as i64).to_le_bytes().to_vec(),
-        _ if scalar => (inputs(&e.name, 1, t)[0].abs() * 2000.0).floor().to_bits().to_le_bytes().to_vec(),
+        _ if scalar => ((inputs(&e.name, 1, t)[0].abs() * 2000.0) as i64).to_le_bytes().to_vec(),
         "forced_ids.in" => vec![0xff; 4 * one as usize],
         _ => support::encode(share, &inputs(base(e), one as usize, t)),
     });
     each.collect()
 }
 
-/// Runs `calls` calls of `n` tokens each from position `first` on.
-fn run(
+/// Runs `calls` calls of `n` tokens each from position `first` on; beyond what is cached a cache may hold
+/// anything, even what is no number.
+fn run(kernel: &Kernel, w: &Weights, product: &Product, calls: (u64, u64), first: u64) -> Left {
+    run_with(kernel, w, product, calls, (first, f64::NAN))
+}
+
+fn run_with(
     kernel: &Kernel,
     w: &Weights,
     product: &Product,
     (n, calls): (u64, u64),
-    first: u64,
+    (first, beyond): (u64, f64),
 ) -> Left {
     let program = Program::load(kernel).unwrap();
     let constants: [&[u8]; 1] = [&w.bytes];
@@ -72,12 +77,11 @@ fn run(
         let share = &e.shares[0].2;
         let count = share.shape.iter().product::<u64>() as usize;
         if is_cache(e) {
-            // beyond what is cached an edge may hold anything, even what is no number
             let (heads, rows, dim) = (share.shape[0], share.shape[1], share.shape[2]);
             let mut values = inputs(base(e), count, 7);
             for h in 0..heads {
                 let end = (h * rows + rows) * dim;
-                values[((h * rows + first) * dim) as usize..end as usize].fill(f64::NAN);
+                values[((h * rows + first) * dim) as usize..end as usize].fill(beyond);
             }
             edges.set_in(&e.name, support::encode(share, &values)).unwrap();
         } else if is_state(e) {
@@ -181,4 +185,140 @@ fn full_attention() {
         agree(f, &[2, 4], first);
     }
     agree(f, &[3], 123);
+}
+
+/// `next = silu(W · state + x)`, of which every step waits for the one before; `y` reads the state before and after it.
+fn recurrence(dtype: Dtype) -> Result<Function, HirError> {
+    let mut b = Builder::new("recurrence");
+    let state = b.param("state", Type::new(dtype, &[96]));
+    let x = b.param("x", Type::new(Dtype::F32, &[96]));
+    let w = b.weight("w.weight", Type::new(Dtype::F32, &[96, 96]));
+    let gain = b.weight("gain", Type::new(Dtype::F32, &[96]));
+    let after = b.weight("after.weight", Type::new(Dtype::F32, &[64, 96]));
+    let s = b.cast(state, Dtype::F32)?;
+    let y = b.mul(s, gain)?;
+    let h = b.matmul(w, s)?;
+    let h = b.add(h, x)?;
+    let next = b.unary(Op::Silu, h)?;
+    let y = b.sub(y, next)?;
+    let y = b.matmul(after, y)?;
+    // rests on weights alone, and leaves for every token
+    let shared = b.unary(Op::Sigmoid, gain)?;
+    let next = b.cast(next, dtype)?;
+    b.result("state", next);
+    b.result("y", y);
+    b.result("shared", shared);
+    b.finish()
+}
+
+/// The format of a state's edge is what makes its bits, also where it stays on the chip.
+#[test]
+fn a_state_is_rounded_as_on_its_edge() {
+    let [narrow, wide] = [Dtype::BF16, Dtype::F32].map(|d| recurrence(d).unwrap());
+    agree(&narrow, &[2, 3], 0);
+    agree(&wide, &[2], 0);
+    let product = product("qb4");
+    let w = weights::random(&narrow, 1);
+    let y = |f: &Function| {
+        let k = kernel(f, &w, &product, 3, Constants::Baked);
+        run(&k, &w, &product, (3, 1), 0).outputs["y"].clone()
+    };
+    assert!(y(&narrow) != y(&wide), "the rounding shows in what is compared");
+}
+
+/// The window of a convolution that is also read whole, its taps shorter than a call.
+fn window() -> Result<Function, HirError> {
+    let mut b = Builder::new("window");
+    let state = b.param("state", Type::new(Dtype::BF16, &[2, 64]));
+    let x = b.param("x", Type::new(Dtype::F32, &[64]));
+    let taps = b.weight("taps.conv1d", Type::new(Dtype::F32, &[3, 64]));
+    let row = b.reshape(x, &[1, 64])?;
+    let held = b.cast(state, Dtype::F32)?;
+    let window = b.concat(held, row, 0)?;
+    let next = b.slice(window, 0, 1, 2)?;
+    let next = b.cast(next, Dtype::BF16)?;
+    let products = b.mul(window, taps)?;
+    let y = b.sum(products, 0, false)?;
+    let before = b.sum(held, 0, false)?;
+    b.result("state", next);
+    b.result("y", y);
+    b.result("before", before);
+    b.finish()
+}
+
+#[test]
+fn a_window_moves_within_a_call() {
+    agree(&window().unwrap(), &[2, 3, 4], 0);
+}
+
+/// The code of an attention's part for two tokens, linked.
+fn attention_of_two() -> (Kernel, Weights, Vec<Instr>) {
+    let f = &tiny().kinds[1].function;
+    let w = weights::random(f, 1);
+    let k = kernel(f, &w, &product("qb4"), 2, Constants::Baked);
+    let code = isa::decode(&k.code).unwrap();
+    (k, w, code)
+}
+
+/// The instructions that append rows to a cache.
+fn appends(k: &Kernel, code: &[Instr]) -> Vec<usize> {
+    let caches: Vec<u8> =
+        k.entries.iter().filter(|e| e.direction == Direction::InOut).map(|e| e.register).collect();
+    let found = (0..code.len()).filter(|&i| code[i].op == Opcode::Dst && caches.contains(&code[i].r[1]));
+    found.collect()
+}
+
+#[test]
+fn appended_rows_are_read_behind_a_fence() {
+    let (k, _, mut code) = attention_of_two();
+    hazards::check(&code).unwrap();
+    let last = *appends(&k, &code).last().unwrap();
+    let fence = (last..code.len()).find(|&i| code[i].op == Opcode::Fence).unwrap();
+    code[fence].op = Opcode::Nop;
+    let e = hazards::check(&code).unwrap_err();
+    let external = mica_device::access::Memory::External;
+    assert!(matches!(&e, Hazard::Unordered { memory, earlier_op: "dst", later_op: "dld", .. } if *memory == external), "{e}");
+}
+
+#[test]
+fn a_row_appended_elsewhere_shows() {
+    let (mut k, w, mut code) = attention_of_two();
+    let product = product("qb4");
+    let right = run_with(&k, &w, &product, (2, 2), (126, 0.0));
+    for at in appends(&k, &code) {
+        code[at].z += u64::from(code[at].y) / 2;
+    }
+    k.code = isa::encode(&code);
+    let wrong = run_with(&k, &w, &product, (2, 2), (126, 0.0));
+    assert!(right.caches != wrong.caches);
+    assert!(right.outputs["hidden"] != wrong.outputs["hidden"]);
+}
+
+#[test]
+fn too_many_tokens_are_refused() {
+    let f = &tiny().kinds[0].function;
+    let w = weights::random(f, 1);
+    let refused = |tokens, product: &Product| {
+        compile("linear", f, &w.plan, product, &Options { tokens, ..options(f) }).map(|_| ()).unwrap_err()
+    };
+    let e = refused(80, &product("qb1"));
+    assert!(matches!(e, CompileError::Overflow { memory: "LRM", tokens: 80, .. }), "{e:?}");
+    assert!(e.to_string().ends_with("80 tokens a call: take fewer, or a larger product"), "{e}");
+    let mut small = product("qb1");
+    small.l2 = 4096;
+    let e = refused(16, &small);
+    assert!(matches!(e, CompileError::Overflow { memory: "L2", tokens: 16, .. }), "{e:?}");
+    assert_eq!(refused(0, &small).to_string(), "`linear`: a call takes at least one token");
+}
+
+#[test]
+fn parts_of_different_calls_do_not_meet() {
+    let stack = tiny();
+    let part = |f: &Function, tokens| {
+        let w = weights::plan(f);
+        compile(&f.name, f, &w, &product("qb4"), &Options { tokens, ..options(f) }).unwrap()
+    };
+    let (embed, head) = (part(&stack.embed, 2), part(&stack.head, 1));
+    let e = link(&[&embed, &head], &product("qb4"), Seams::Whole).unwrap_err();
+    assert!(matches!(e, CompileError::Seam { part: 1, .. }), "{e:?}");
 }

@@ -83,6 +83,36 @@ fn the_second_walk_of_a_loop_meets_the_first() {
     assert_eq!(check_iterations(&program, 1), Ok(()));
 }
 
+/// What is stored in an edge that the program also reads is external memory in two hands.
+#[test]
+fn a_load_must_await_the_store_to_its_edge() {
+    let stored = "dst l2=0x0, bytes=64, -, s1, -, off=128\n";
+    let load = |base: &str, index: &str, off: u64, wait: &str| {
+        format!("dld l2=0x100, bytes=64, -, {base}, {index}, off={off} {wait}")
+    };
+    let after = |load: String| verdict(&format!("{stored}{load}"));
+    let meets = "instruction 4 (dld) may run before instruction 3 (dst) has retired: both touch External";
+    assert_eq!(
+        after(load("s1", "-", 160, "")),
+        format!("{meets} 0x10000000000a0..0x10000000000c0")
+    );
+    assert_eq!(after(load("s1", "-", 160, "?out-1")), "ordered");
+    assert_eq!(verdict(&format!("{stored}fence\n{}", load("s1", "-", 160, ""))), "ordered");
+    // other bytes of it, and another edge
+    assert_eq!(after(load("s1", "-", 192, "")), "ordered");
+    assert_eq!(after(load("s2", "-", 160, "")), "ordered");
+    // an index may lead to any byte of the edge, a computed base to any edge
+    assert!(after(load("s1", "s20", 0, "")).starts_with(meets));
+    assert!(after(load("s16", "-", 0, "")).starts_with(meets));
+    // a register that something writes is an entry's no more
+    let overwritten = format!("sli s2, value=0\n{stored}{}", load("s2", "-", 0, ""));
+    assert!(verdict(&overwritten).contains("External"));
+    // a scalar load reads external memory as well
+    assert!(after("sld s20, s1, off=128".into()).contains("(sld) may run before"));
+    // and a store must await the load
+    assert!(verdict(&format!("{}\n{stored}", load("s1", "-", 128, ""))).contains("(dst) may run before"));
+}
+
 #[test]
 fn undefined_tiles_are_named() {
     assert_eq!(verdict("vun.exp t1, t9"), "instruction 3: tile t9 is not defined");

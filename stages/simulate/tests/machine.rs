@@ -4,7 +4,7 @@
 mod common;
 
 use common::{f32s, floats, kernel};
-use mica_device::object::Segment;
+use mica_device::object::{Direction, Segment};
 use mica_device::product::Product;
 use mica_simulate::matv::Isa;
 use mica_simulate::{Boundary, Counters, Edges, Machine, Observer, Options, Program, SimError, Tally, View};
@@ -87,6 +87,40 @@ fn states_turn_without_leaving_anything_behind() {
     assert_eq!(edges.turn("out", "state").unwrap_err().to_string(), "the kernel has no in edge `state`");
     let other = Program::load(&kernel(text, 24, 16, 0)).unwrap();
     assert!(Edges::new(&other).turn("out", "in").is_err(), "two sizes");
+}
+
+/// An edge in both directions is what was given, what the call writes to it, and what it has left for the next call. A large
+/// transfer from it is what was there then, whatever is written there after it.
+#[test]
+fn an_edge_in_both_directions_is_read_written_and_kept() {
+    let text = "dld l2=0x0, bytes=8192, -, s1, -, off=0
+                tdef.f32 t0, lrm=0, 1x2048, -
+                ldt.f32 t0, l2=0x0
+                vbini.add t0, t0, 1.0
+                stt.f32 t0, l2=0x4000
+                dst l2=0x4000, bytes=4096, -, s1, -, off=0
+                dst l2=0x0, bytes=4096, -, s2, -, off=0
+                fence
+                dld l2=0x8000, bytes=4, -, s1, -, off=4092
+                dst l2=0x8000, bytes=4, -, s2, -, off=4096";
+    let mut k = kernel(text, 8192, 4100, 0);
+    k.entries[0].direction = Direction::InOut;
+    let program = Program::load(&k).unwrap();
+    let mut m = machine(&program, &[]).unwrap();
+    let mut edges = Edges::new(&program);
+    assert_eq!(m.call(&mut edges).unwrap_err(), SimError::EdgeUnset { name: "in".into() });
+    let size = SimError::EdgeSize { name: "in".into(), expected: 8192, found: 4 };
+    assert_eq!(edges.set_in("in", vec![0; 4]).unwrap_err(), size);
+    edges.set_in("in", f32s(&[5.0; 2048])).unwrap();
+    for call in 1..4 {
+        m.call(&mut edges).unwrap();
+        let kept = floats(edges.kept("in").unwrap());
+        let now = 5.0 + call as f32;
+        assert_eq!((kept[0], kept[1023], kept[1024]), (now, now, 5.0));
+        let out = floats(edges.out("out").unwrap());
+        assert_eq!((out[0], out[1023], out[1024]), (now - 1.0, now - 1.0, now), "before, and after the store");
+    }
+    assert!(edges.kept("out").is_err() && edges.take_out("in").is_err() && edges.in_mut("in").is_err());
 }
 
 #[test]

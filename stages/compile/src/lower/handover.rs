@@ -25,10 +25,11 @@ pub(super) struct Origin {
 impl Lower<'_> {
     /// The format in which a state goes from token to token.
     pub(super) fn state_format(&self, state: ValueId, next: ValueId) -> Result<Format, CompileError> {
-        let (from, to) = (edge_format(self.g.ty(next).dtype), edge_format(self.g.ty(state).dtype));
-        match from == to {
-            true => Ok(to),
-            false => Err(self.g.unsupported(state, "a state leaves in the format in which it comes")),
+        let to = edge_format(self.g.ty(state).dtype);
+        let name = self.g.param(state).map(|p| &p.name);
+        match self.g.exports(next).iter().find(|e| Some(&e.name) == name) {
+            Some(e) if edge_format(e.dtype) == to => Ok(to),
+            _ => Err(self.g.unsupported(state, "a state leaves in the format in which it comes")),
         }
     }
 
