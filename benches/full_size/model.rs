@@ -65,7 +65,8 @@ impl Model {
             of_part.push(like);
             // routers' logits are for people; there are no entries to spare
             let exports = f.results.iter().map(|r| r.0.clone()).filter(|n| n != "router_logits");
-            let options = mica_compile::Options { frac: 20, capacity: 256, exports: exports.collect() };
+            let options =
+                mica_compile::Options { frac: 20, capacity: 256, exports: exports.collect(), tokens: 1 };
             objects.push(compile(&f.name, f, &segments[like].0, &product, &options).expect("it compiles"));
         }
         let parts: Vec<&Object> = objects.iter().collect();

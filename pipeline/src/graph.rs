@@ -18,6 +18,8 @@ pub struct Facts {
     pub kinds: Vec<String>,
     /// Token blocks of a decode run; 0 where there are no tokens to decode.
     pub blocks: usize,
+    /// Tokens that a call of the whole kernel takes, at least 1; of a validation's run.
+    pub per_call: u64,
     /// Whether forced routing comes from captures of the same weights (else from our own reference).
     pub captured_routing: bool,
     /// Of a model on a held-out text: the model whose weights and programs it runs. The whole kernel is run
@@ -54,6 +56,22 @@ impl fmt::Display for Routing {
     }
 }
 
+impl Facts {
+    /// How many tokens a call of the whole kernel takes.
+    pub fn whole(&self) -> Call {
+        if self.per_call > 1 { Call::Several } else { Call::One }
+    }
+}
+
+/// How many tokens a call takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum Call {
+    /// One: segments, and what is left of a prompt.
+    One,
+    /// As many as the model says, where that is more.
+    Several,
+}
+
 /// One piece of work on one model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Job {
@@ -64,9 +82,9 @@ pub enum Job {
     /// A part's constant segment.
     Quantize(usize),
     /// A kind's object.
-    Compile(usize),
+    Compile(usize, Call),
     /// The whole kernel.
-    Link,
+    Link(Call),
     /// A part's float64 reference on a token block: part, block.
     Reference(usize, usize),
     /// A part on the device on a token block: part, routing, block.
@@ -117,8 +135,11 @@ pub fn name(facts: &Facts, job: Job) -> String {
         Job::Fetch(p) => format!("fetch:{m}.{}", part(p)),
         Job::Pack(p) => format!("pack:{m}.{}", part(p)),
         Job::Quantize(p) => format!("quantize:{m}.{}", part(p)),
-        Job::Compile(k) => format!("compile:{m}.{}", facts.kinds[k]),
-        Job::Link => format!("link:{m}.kernel"),
+        Job::Compile(k, Call::One) => format!("compile:{m}.{}", facts.kinds[k]),
+        Job::Compile(k, Call::Several) => format!("compile:{m}.{}.call{}", facts.kinds[k], facts.per_call),
+        Job::Link(call) if call == facts.whole() => format!("link:{m}.kernel"),
+        // what is left of a prompt
+        Job::Link(_) => format!("link:{m}.rest"),
         Job::Reference(p, b) => format!("reference:{m}.{}.block{b}", part(p)),
         // the embedding has no router, so both runs share it
         Job::Segment(0, _, b) => format!("simulate:{m}.{}.block{b}", part(0)),
@@ -189,8 +210,9 @@ fn jobs(f: &Facts) -> Vec<(Job, Vec<Job>)> {
     let parts = 0..f.parts.len();
     let head = f.parts.len() - 1;
     let mut out = Vec::new();
+    let calls: &[Call] = if f.per_call > 1 { &[Call::One, Call::Several] } else { &[Call::One] };
     for k in 0..f.kinds.len() {
-        out.push((Job::Compile(k), vec![]));
+        out.extend(calls.iter().map(|&c| (Job::Compile(k, c), vec![])));
     }
     for p in parts.clone() {
         out.push((Job::Fetch(p), vec![]));
@@ -198,8 +220,11 @@ fn jobs(f: &Facts) -> Vec<(Job, Vec<Job>)> {
         out.push((Job::Quantize(p), vec![Job::Pack(p)]));
     }
     let quantized = || parts.clone().map(Job::Quantize);
-    let compiled = (0..f.kinds.len()).map(Job::Compile);
-    out.push((Job::Link, compiled.chain(quantized()).collect()));
+    for &c in calls {
+        let compiled = (0..f.kinds.len()).map(|k| Job::Compile(k, c));
+        out.push((Job::Link(c), compiled.chain(quantized()).collect()));
+    }
+    let kernels = || calls.iter().map(|&c| Job::Link(c));
     if f.blocks > 0 {
         let mut scored = Vec::new();
         for p in parts.clone() {
@@ -218,7 +243,7 @@ fn jobs(f: &Facts) -> Vec<(Job, Vec<Job>)> {
                     if p == 0 && r == Routing::Forced {
                         continue;
                     }
-                    let mut needs = vec![Job::Compile(f.kind_of[p]), Job::Quantize(p)];
+                    let mut needs = vec![Job::Compile(f.kind_of[p], Call::One), Job::Quantize(p)];
                     needs.extend(earlier(&|p, b| segment(p, r, b)));
                     if r == Routing::Forced && p != head && !f.captured_routing {
                         needs.push(reference);
@@ -228,12 +253,12 @@ fn jobs(f: &Facts) -> Vec<(Job, Vec<Job>)> {
                 }
             }
         }
-        out.push((Job::Kernel, std::iter::once(Job::Link).chain(quantized()).collect()));
+        out.push((Job::Kernel, kernels().chain(quantized()).collect()));
         scored.push(Job::Kernel);
-        out.push((Job::Timing, vec![Job::Link]));
+        out.push((Job::Timing, vec![Job::Link(f.whole())]));
         out.push((Job::Score, scored));
     } else {
-        out.push((Job::Timing, vec![Job::Link]));
+        out.push((Job::Timing, vec![Job::Link(f.whole())]));
     }
     out
 }
@@ -251,7 +276,8 @@ fn text_jobs(f: &Facts) -> Vec<(Job, Vec<Job>)> {
             out.push((Job::Reference(p, b), needs));
         }
     }
-    let needs = [Job::Tokenize, Job::Link].into_iter().chain(parts.map(Job::Quantize));
+    let rest = (f.per_call > 1).then_some(Job::Link(Call::One));
+    let needs = [Job::Tokenize, Job::Link(f.whole())].into_iter().chain(rest).chain(parts.map(Job::Quantize));
     out.push((Job::Kernel, needs.collect()));
     let scored = (0..f.blocks).map(|b| Job::Reference(head, b)).chain([Job::Kernel]);
     out.push((Job::Perplexity, scored.collect()));
@@ -264,9 +290,12 @@ fn trial_jobs(f: &Facts, trial: &TrialFacts) -> Vec<(Job, Vec<Job>)> {
     let mut judged = Vec::new();
     for (i, &p) in trial.parts.iter().enumerate() {
         let below = i.checked_sub(1).map(|b| trial.parts[b]);
-        let compiled = Job::Compile(f.kind_of[p]);
-        if trial.runs > 0 && !out.iter().any(|(job, _)| *job == compiled) {
-            out.push((compiled, vec![]));
+        let calls = [Call::One, Call::Several].into_iter().filter(|c| *c == Call::One || f.per_call > 1);
+        let compiled: Vec<Job> = calls.map(|c| Job::Compile(f.kind_of[p], c)).collect();
+        for job in compiled.iter().filter(|_| trial.runs > 0) {
+            if !out.iter().any(|(other, _)| other == job) {
+                out.push((*job, vec![]));
+            }
         }
         out.push((Job::Fetch(p), vec![]));
         out.push((Job::Pack(p), vec![Job::Fetch(p)]));
@@ -275,7 +304,8 @@ fn trial_jobs(f: &Facts, trial: &TrialFacts) -> Vec<(Job, Vec<Job>)> {
         out.push((Job::Expected(p), needs.collect()));
         judged.push(Job::Expected(p));
         for run in 0..trial.runs {
-            let mut needs = vec![compiled, Job::Quantize(p)];
+            let mut needs = compiled.clone();
+            needs.push(Job::Quantize(p));
             needs.extend(below.map(|b| Job::Trial(b, run)));
             // a step on its own starts from the state that the step before left
             needs.extend((run > 1).then(|| Job::Trial(p, run - 1)));
@@ -316,10 +346,37 @@ mod tests {
             parts,
             kinds: ["embed", "layer", "head"].map(String::from).to_vec(),
             blocks,
+            per_call: 1,
             captured_routing: false,
             text_of: None,
             trial: None,
         }
+    }
+
+    #[test]
+    fn calls_of_several_tokens_have_objects_and_kernels_of_their_own() {
+        let several = Facts { per_call: 4, ..facts(2, 1) };
+        let text = Facts { model: "m.perplexity".into(), text_of: Some("m".into()), ..several.clone() };
+        let trial = Facts { trial: Some(TrialFacts { parts: vec![1], runs: 1 }), ..several.clone() };
+        let g = Graph::new(&[several, text, Facts { model: "t".into(), ..trial }]);
+        let needs = |name: &str| {
+            let i = g.names.iter().position(|n| n == name).unwrap();
+            let mut of: Vec<&str> = g.needs[i].iter().map(|&n| g.names[n].as_str()).collect();
+            of.retain(|n| !n.starts_with("quantize:"));
+            of
+        };
+        let [one, four] =
+            ["", ".call4"].map(|c| ["embed", "layer", "head"].map(|k| format!("compile:m.{k}{c}")));
+        assert_eq!(needs("link:m.rest"), one);
+        assert_eq!(needs("link:m.kernel"), four);
+        assert_eq!(needs("timing:m.kernel"), ["link:m.kernel"]);
+        assert_eq!(needs("simulate:m.kernel"), ["link:m.rest", "link:m.kernel"]);
+        assert_eq!(needs("simulate:m.layer0.free.block0"), ["compile:m.layer", "simulate:m.embed.block0"]);
+        assert_eq!(
+            needs("simulate:m.perplexity.kernel"),
+            ["fetch:m.perplexity.ids", "link:m.kernel", "link:m.rest"]
+        );
+        assert_eq!(needs("simulate:t.layer0"), ["compile:t.layer", "compile:t.layer.call4"]);
     }
 
     #[test]

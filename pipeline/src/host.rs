@@ -1,25 +1,39 @@
-//! The host of a kernel: feeds one call a token and carries states and caches between calls.
+//! The host of a kernel: feeds each call a token, or several, and carries states and caches between calls.
 //!
 //! It goes by the names of a kernel's entries alone: `X.out` returns as the next call's `X.in`, and the
-//! rows of `Y_row.out` are appended to `Y_cache.in` at the call's position. It knows no model and no cache
-//! on disk.
+//! rows of `Y_row.out` are appended to `Y_cache.in` at the call's position; to `Y_cache.inout` the kernel appends them
+//! itself. What a run leaves does not tell how many tokens a call took. It knows no model and no cache on disk.
 
+mod layout;
+
+use layout::Layout;
 use mica_device::format::Format;
-use mica_device::object::{Direction, EdgeUse, Entry, Kernel};
+use mica_device::object::{Direction, Entry, Kernel};
 use mica_simulate::{Counters, Edges, Machine, Program, SimError};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
+/// A kernel that is called.
+#[derive(Clone, Copy)]
+pub struct Called<'k> {
+    /// The kernel, loaded.
+    pub program: &'k Program,
+    /// The same as linked.
+    pub kernel: &'k Kernel,
+    /// Tokens that it was compiled to take at each call.
+    pub tokens: u64,
+}
+
 /// What a run of some consecutive tokens starts from.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct Feed<'a> {
-    /// Token ids, one a call.
+    /// Token ids.
     pub ids: &'a [i64],
     /// Position of the first.
     pub first: u64,
-    /// Residuals for kernels that take one, the calls' one after the other.
+    /// Residuals for kernels that take one, the tokens' one after the other.
     pub hidden: Option<&'a [u8]>,
-    /// Forced expert ids, `[calls, k]` for each share of the edge in order; `None` lets the device choose.
+    /// Forced expert ids, `[tokens, k]` for each share of the edge in order; `None` lets the device choose.
     pub forced: Option<Vec<&'a [i64]>>,
     /// States by name (`conv_state`); zero where absent.
     pub states: BTreeMap<String, &'a [u8]>,
@@ -34,20 +48,20 @@ pub struct Shape {
     pub format: Format,
     /// Fraction bits of FX32.
     pub frac: u8,
-    /// Elements of one call.
+    /// Elements of one token.
     pub elements: u64,
 }
 
 /// What a run left.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq)]
 pub struct Run {
-    /// Outputs that are neither states nor rows, the calls' one after the other.
+    /// Outputs that are neither states nor rows, the tokens' one after the other.
     pub outputs: BTreeMap<String, Vec<u8>>,
     /// How to read them.
     pub shapes: BTreeMap<String, Shape>,
-    /// States after the last call.
+    /// States after the last token.
     pub states: BTreeMap<String, Vec<u8>>,
-    /// Rows appended to each cache, call after call.
+    /// Rows appended to each cache, token after token.
     pub rows: BTreeMap<String, Vec<u8>>,
     /// Counted events.
     pub counters: Counters,
@@ -57,28 +71,68 @@ pub struct Run {
 struct Cache<'k> {
     cache: &'k Entry,
     rows: &'k Entry,
+    /// A token's rows.
+    layout: Layout,
 }
 
 /// Runs one call a token, on a kernel whose constants are baked.
+///
+/// # Errors
+/// As [`run_with`].
 pub fn run(
     machine: &mut Machine<'_>,
     program: &Program,
     kernel: &Kernel,
     feed: &Feed<'_>,
 ) -> Result<Run, SimError> {
-    run_with(machine, program, kernel, feed, &[], |_, machine, edges| machine.call(edges))
+    let called = Called { program, kernel, tokens: 1 };
+    run_with(machine, called, feed, &[], |_, machine, edges| machine.call(edges))
 }
 
-/// Runs one call a token: `call` makes each, told its number. `weights` are the parts' constants, for a kernel
+/// Runs a prompt: as many calls of `many` as it fills, and what is left by `one`, a kernel of one token a call,
+/// which goes on from the states and caches that those have left.
+///
+/// # Errors
+/// As [`run_with`].
+pub fn prompt<'c>(
+    (machine, many): (&mut Machine<'c>, Called<'_>),
+    (rest, one): (&mut Machine<'c>, Called<'_>),
+    feed: &Feed<'_>,
+    weights: &[&[u8]],
+) -> Result<Run, SimError> {
+    let all = feed.ids.len();
+    let full = all - all % many.tokens as usize;
+    let call = |_, machine: &mut Machine<'c>, edges: &mut Edges<'_>| machine.call(edges);
+    let mut run = run_with(machine, many, &feed.part(0..full), weights, call)?;
+    if full < all {
+        let mut left = feed.part(full..all);
+        left.states = run.states.iter().map(|(name, bytes)| (name.clone(), bytes.as_slice())).collect();
+        for (name, rows) in &run.rows {
+            left.rows.entry(name.clone()).or_default().push(rows);
+        }
+        let then = run_with(rest, one, &left, weights, call)?;
+        run.append(then);
+    }
+    Ok(run)
+}
+
+/// Runs consecutive tokens: `call` makes each call, told its number. `weights` are the parts' constants, for a kernel
 /// that takes them on edges.
+///
+/// # Errors
+/// A number of tokens that is no whole number of calls, a position past a cache, and what the calls say.
 pub fn run_with<'c>(
     machine: &mut Machine<'c>,
-    program: &Program,
-    kernel: &Kernel,
+    called: Called<'_>,
     feed: &Feed<'_>,
     weights: &[&[u8]],
     mut call: impl FnMut(usize, &mut Machine<'c>, &mut Edges<'_>) -> Result<Counters, SimError>,
 ) -> Result<Run, SimError> {
+    let Called { program, kernel, tokens } = called;
+    let given = feed.ids.len() as u64;
+    if !given.is_multiple_of(tokens) {
+        return Err(SimError::PartOfCall { given, each: tokens });
+    }
     // one set of edges for all calls: what a state's `out` edge holds is turned into the next call's `in`
     let mut edges = Edges::new(program);
     let states = states(kernel);
@@ -86,8 +140,8 @@ pub fn run_with<'c>(
         let seed = feed.states.get(base(e)).map_or_else(|| vec![0; e.bytes as usize], |s| s.to_vec());
         edges.set_in(&e.name, seed)?;
     }
-    let caches = caches(kernel);
-    caches.iter().try_for_each(|c| c.room(feed.first + feed.ids.len() as u64))?;
+    let caches = caches(kernel, tokens);
+    caches.iter().try_for_each(|c| c.room(feed.first + given))?;
     for c in &caches {
         edges.set_in(&c.cache.name, c.held(feed))?;
     }
@@ -99,11 +153,14 @@ pub fn run_with<'c>(
     let rows = caches.iter().map(|c| c.rows.name.clone());
     let carried: BTreeSet<String> = rows.chain(states.iter().map(|e| left_as(e))).collect();
     let mut out = Run::default();
-    for (i, &id) in feed.ids.iter().enumerate() {
-        let position = feed.first + i as u64;
+    for (i, ids) in feed.ids.chunks(tokens as usize).enumerate() {
+        let position = feed.first + i as u64 * tokens;
         for e in &kernel.entries {
             match e.name.as_str() {
-                "token.in" => edges.set_in(&e.name, id.to_le_bytes().to_vec())?,
+                "token.in" => {
+                    let ids: Vec<u8> = ids.iter().flat_map(|id| id.to_le_bytes()).collect();
+                    edges.set_in(&e.name, ids)?;
+                }
                 "pos.in" => edges.set_in(&e.name, position.to_le_bytes().to_vec())?,
                 "hidden.in" => {
                     let n = e.bytes as usize;
@@ -115,18 +172,24 @@ pub fn run_with<'c>(
         }
         out.counters += call(i, machine, &mut edges)?;
         for c in &caches {
-            let row = edges.out(&c.rows.name)?.to_vec();
-            c.append(edges.in_mut(&c.cache.name)?, &row, position);
-            out.rows.entry(base(c.cache).into()).or_default().extend(row);
+            for t in 0..tokens {
+                let row = c.layout.token(edges.out(&c.rows.name)?, t);
+                if c.cache.direction == Direction::In {
+                    c.append(edges.in_mut(&c.cache.name)?, &row, position + t);
+                }
+                out.rows.entry(base(c.cache).into()).or_default().extend(row);
+            }
         }
         for e in &states {
             edges.turn(&left_as(e), &e.name)?;
         }
         for e in kernel.entries.iter().filter(|e| e.direction == Direction::Out && !carried.contains(&e.name))
         {
-            out.outputs.entry(base(e).into()).or_default().extend_from_slice(edges.out(&e.name)?);
+            let layout = Layout::new(e, tokens);
+            let (bytes, left) = (edges.out(&e.name)?, out.outputs.entry(base(e).into()).or_default());
+            (0..tokens).for_each(|t| left.extend(layout.token(bytes, t)));
             if let Some((_, _, first)) = e.shares.first() {
-                let elements = e.bytes / first.format.bytes();
+                let elements = layout.bytes / first.format.bytes();
                 let shape = Shape { format: first.format, frac: first.frac, elements };
                 out.shapes.entry(base(e).into()).or_insert(shape);
             }
@@ -136,6 +199,36 @@ pub fn run_with<'c>(
         out.states.insert(base(e).into(), edges.take_in(&e.name)?);
     }
     Ok(out)
+}
+
+impl<'a> Feed<'a> {
+    /// What some of the tokens start from, but for what those before them leave.
+    fn part(&self, tokens: std::ops::Range<usize>) -> Feed<'a> {
+        let all = self.ids.len().max(1);
+        let of = |n: usize| tokens.start * (n / all)..tokens.end * (n / all);
+        Feed {
+            ids: &self.ids[tokens.clone()],
+            first: self.first + tokens.start as u64,
+            hidden: self.hidden.map(|h| &h[of(h.len())]),
+            forced: self.forced.as_ref().map(|f| f.iter().map(|ids| &ids[of(ids.len())]).collect()),
+            ..self.clone()
+        }
+    }
+}
+
+impl Run {
+    /// Adds what the tokens after these left.
+    fn append(&mut self, then: Run) {
+        for (name, bytes) in then.outputs {
+            self.outputs.entry(name).or_default().extend(bytes);
+        }
+        for (name, bytes) in then.rows {
+            self.rows.entry(name).or_default().extend(bytes);
+        }
+        self.shapes.extend(then.shapes);
+        self.states = then.states;
+        self.counters += then.counters;
+    }
 }
 
 /// An entry's name without its direction.
@@ -158,17 +251,19 @@ fn states(kernel: &Kernel) -> Vec<&Entry> {
     ins.filter(|e| find(kernel, &left_as(e)).is_some()).collect()
 }
 
-/// Caches that grow by a row a call.
-fn caches(kernel: &Kernel) -> Vec<Cache<'_>> {
-    let ins = kernel.entries.iter().filter(|e| e.direction == Direction::In);
-    ins.filter_map(|cache| {
-        let rows = base(cache).strip_suffix("_cache").and_then(|n| find(kernel, &format!("{n}_row.out")))?;
-        Some(Cache { cache, rows })
-    })
-    .collect()
+/// Caches that grow by a row a token.
+fn caches(kernel: &Kernel, tokens: u64) -> Vec<Cache<'_>> {
+    let given = kernel.entries.iter().filter(|e| e.direction.is_given());
+    given
+        .filter_map(|cache| {
+            let rows =
+                base(cache).strip_suffix("_cache").and_then(|n| find(kernel, &format!("{n}_row.out")))?;
+            Some(Cache { cache, rows, layout: Layout::new(rows, tokens) })
+        })
+        .collect()
 }
 
-/// The forced ids of one call, −1 where the device chooses.
+/// The forced ids of one call's tokens, −1 where the device chooses.
 fn forced(e: &Entry, feed: &Feed<'_>, call: usize) -> Vec<u8> {
     let mut bytes = vec![0xff; e.bytes as usize];
     for (share, (_, offset, what)) in e.shares.iter().enumerate() {
@@ -197,29 +292,25 @@ impl Cache<'_> {
     fn held(&self, feed: &Feed<'_>) -> Vec<u8> {
         let mut cache = vec![0; self.cache.bytes as usize];
         let held = feed.rows.get(base(self.cache)).into_iter().flatten();
-        let held = held.flat_map(|block| block.chunks_exact(self.rows.bytes as usize));
+        let held = held.flat_map(|block| block.chunks_exact(self.layout.bytes as usize));
         for (position, row) in held.enumerate() {
             self.append(&mut cache, row, position as u64);
         }
         cache
     }
 
-    /// Puts the rows of one call, `[heads, dim]` a share, at a position of the caches `[heads, capacity, dim]`.
+    /// Puts the rows of one token, `[heads, dim]` a share, at a position of the caches `[heads, capacity, dim]`.
     fn append(&self, to_all: &mut [u8], row: &[u8], position: u64) {
-        for ((_, cache_at, cache), (_, row_at, rows)) in self.cache.shares.iter().zip(&self.rows.shares) {
+        for ((_, cache_at, cache), rows) in self.cache.shares.iter().zip(&self.layout.shares) {
             let (heads, capacity) = (cache.shape[0], cache.shape[1]);
-            let dim = (bytes_of(rows) / heads) as usize;
+            let dim = (rows.bytes / heads) as usize;
             for head in 0..heads {
-                let from = *row_at as usize + head as usize * dim;
+                let from = rows.at as usize + head as usize * dim;
                 let to = (*cache_at + (head * capacity + position) * dim as u64) as usize;
                 to_all[to..to + dim].copy_from_slice(&row[from..from + dim]);
             }
         }
     }
-}
-
-fn bytes_of(e: &EdgeUse) -> u64 {
-    e.shape.iter().product::<u64>() * e.format.bytes()
 }
 
 /// Stored elements as float64; every value of every format is one exactly.
@@ -297,6 +388,7 @@ pub struct Unfit {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use mica_device::object::EdgeUse;
 
     /// A cache of two rows and the rows that feed it; the kernel does nothing.
     fn with_cache() -> Kernel {
@@ -330,7 +422,8 @@ mod tests {
             let mut machine =
                 Machine::new(&program, &product, &[], mica_simulate::Options::default()).unwrap();
             let feed = Feed { ids, first, ..Feed::default() };
-            run_with(&mut machine, &program, &kernel, &feed, &[], |_, m, e| {
+            let called = Called { program: &program, kernel: &kernel, tokens: 1 };
+            run_with(&mut machine, called, &feed, &[], |_, m, e| {
                 calls += 1;
                 m.call(e)
             })

@@ -259,6 +259,7 @@ fn run_settings(
         block: m.block,
         capacity: m.capacity,
         whole_tokens: m.whole_tokens,
+        per_call: m.tokens_per_call,
         stored_rounding: m.stored_rounding.unwrap_or(of_bf16_run),
     })
 }

@@ -160,6 +160,9 @@ pub struct Model {
     /// Tokens that the whole linked kernel runs beside the segments.
     #[serde(default = "default_whole")]
     pub whole_tokens: u64,
+    /// Tokens that each call of the linked kernel takes; its outputs have the same bits whatever they are.
+    #[serde(default = "one_token")]
+    pub tokens_per_call: u64,
     /// Whether values are rounded where a bfloat16 run of the published model stores them (the embedding
     /// row). Where absent, they are if the captures are of a bfloat16 run.
     #[serde(default)]
@@ -183,6 +186,9 @@ pub struct HeldOut {
     pub tokens: u64,
 }
 
+fn one_token() -> u64 {
+    1
+}
 fn default_positions() -> u64 {
     200
 }
@@ -365,6 +371,13 @@ pub fn parse(path: &Path, text: &str) -> Result<Config, CliError> {
                 why: "block, capacity, tokens and layers are at least 1".into(),
             });
         }
+        per_call(m.tokens_per_call, &by)?;
+        if m.tokens_per_call > m.capacity {
+            return Err(CliError::Config {
+                what: format!("{by} tokens_per_call = {}", m.tokens_per_call),
+                why: format!("the caches hold {} positions; raise `capacity` for more", m.capacity),
+            });
+        }
         if let Some(t) = m.perplexity.as_ref().filter(|t| t.tokens == 0 || t.tokens > m.capacity) {
             return Err(CliError::Config {
                 what: format!("[model.{name}] perplexity.tokens = {}", t.tokens),
@@ -381,6 +394,7 @@ pub fn parse(path: &Path, text: &str) -> Result<Config, CliError> {
         if !config.device.contains_key(&v.device) {
             return Err(missing("device", &v.device, by, config.device.keys().collect()));
         }
+        per_call(v.tokens_per_call, &by)?;
         if config.model.contains_key(name) {
             let why = format!("[model.{name}] has that name; their targets would be the same");
             return Err(CliError::Config { what: by, why });
@@ -388,6 +402,20 @@ pub fn parse(path: &Path, text: &str) -> Result<Config, CliError> {
         plain_name(name, by)?;
     }
     Ok(config)
+}
+
+/// The most tokens a call: what any product's memory holds is far less, and code grows with them.
+const MOST_TOKENS: u64 = 128;
+
+/// Refuses calls that no kernel could take.
+fn per_call(tokens: u64, by: &str) -> Result<(), CliError> {
+    if (1..=MOST_TOKENS).contains(&tokens) {
+        return Ok(());
+    }
+    Err(CliError::Config {
+        what: format!("{by} tokens_per_call = {tokens}"),
+        why: format!("a call takes 1 to {MOST_TOKENS} tokens"),
+    })
 }
 
 /// Refuses addresses that can't be used, and variables that two deliveries would answer to.
@@ -486,6 +514,21 @@ product = "qb16"
                 "names no file",
             ),
             (format!("{GOOD}[delivery.D]\nsource = \"x\"\n"), "[delivery.d]", "MICA_DELIVERY_D"),
+            (
+                GOOD.replace("recipe = \"r\"", "recipe = \"r\"\ntokens_a_call = 4"),
+                "line 9",
+                "unknown field `tokens_a_call`",
+            ),
+            (
+                GOOD.replace("recipe = \"r\"", "recipe = \"r\"\ntokens_per_call = 0"),
+                "[model.m] tokens_per_call = 0",
+                "1 to 128 tokens",
+            ),
+            (
+                GOOD.replace("recipe = \"r\"", "recipe = \"r\"\ncapacity = 8\ntokens_per_call = 9"),
+                "[model.m] tokens_per_call = 9",
+                "the caches hold 8 positions",
+            ),
             (format!("{GOOD}[gates.lmhead]\n"), "line 14", "unknown field `lmhead`"),
             (
                 format!(

@@ -254,6 +254,11 @@ impl<'a> Subject<'a> {
     pub fn stated_capacity(&self) -> Option<u64> {
         self.model.as_ref().map(|m| m.capacity)
     }
+
+    /// The tokens a call that the workspace's model states.
+    pub fn stated_tokens(&self) -> Option<u64> {
+        self.model.as_ref().map(|m| m.tokens_per_call)
+    }
 }
 
 fn workspace_model(name: &str, places: &Places<'_>) -> Result<workspace::Model, Refused> {

@@ -102,7 +102,8 @@ impl SimTwin {
             }
         }
         let exports = function.results.iter().map(|(n, _)| n.clone()).filter(|n| n != SEAM).collect();
-        let options = mica_compile::Options { frac: device.frac, capacity: device.capacity, exports };
+        let options =
+            mica_compile::Options { frac: device.frac, capacity: device.capacity, exports, tokens: 1 };
         let plan = &device.constants.plan;
         let object = mica_compile::compile(&function.name, &function, plan, &device.product, &options)
             .map_err(|e| e.to_string())?;

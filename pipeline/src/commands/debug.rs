@@ -3,8 +3,8 @@
 use super::{FAILED, WELL, build, here};
 use crate::debug::{Debugger, Wanted};
 use crate::error::CliError;
-use crate::graph::Job;
-use crate::host::{self, Feed};
+use crate::graph::{Call, Job};
+use crate::host::{self, Called, Feed};
 use crate::progress::say;
 use crate::queries;
 use crate::session::{Session, environment};
@@ -30,7 +30,7 @@ pub struct Args {
     /// Stop before the first instruction.
     #[arg(long)]
     pub step: bool,
-    /// Which call: the token's number. Those before it run undisturbed.
+    /// Which call: the number of a token that it takes. Those before it run undisturbed.
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub token: usize,
     /// Token ids to feed [default: the captured ones].
@@ -69,6 +69,8 @@ pub fn run(workspace: &Workspace, cache: Option<&Path>, args: &Args) -> Result<u
 struct Built {
     target: String,
     kernel: Kernel,
+    /// Tokens that a call takes.
+    tokens: usize,
     constants: Vec<Blob>,
     parts: Vec<String>,
     ids: Vec<i64>,
@@ -81,7 +83,7 @@ impl Built {
         let goals =
             targets::select(&[kernel_of(&args.target)], &workspace.config.targets, &session.graph.names)?;
         let kernels =
-            goals.iter().copied().find(|&i| matches!(session.graph.nodes[i].job, Job::Link | Job::Kernel));
+            goals.iter().copied().find(|&i| matches!(session.graph.nodes[i].job, Job::Link(_) | Job::Kernel));
         let Some(found) = kernels else {
             return Err(CliError::Usage(format!(
                 "{} is no kernel; a model's name or link:MODEL.kernel is",
@@ -90,22 +92,25 @@ impl Built {
         };
         let node = session.graph.nodes[found];
         let model = session.models[node.model];
+        let facts = &session.facts[node.model];
+        let which = if let Job::Link(call) = node.job { call } else { facts.whole() };
+        let tokens = if which == Call::One { 1 } else { facts.per_call as usize };
         let link = (0..session.graph.nodes.len()).find(|&i| {
             let n = session.graph.nodes[i];
-            n.model == node.model && n.job == Job::Link
+            n.model == node.model && n.job == Job::Link(which)
         });
         let wanted = session.graph.closure(&link.into_iter().collect::<Vec<_>>());
         let errors = build::settle(session, &wanted, session.env().threads, false);
         build::tell_errors(session, &wanted, &errors);
         let env = session.env();
         env.cache.flush()?;
-        let Ok(linked) = queries::linked(&session.db, model) else { return Ok(None) };
+        let Ok(linked) = queries::linked(&session.db, model, which) else { return Ok(None) };
         let lost = |what: &str| CliError::Usage(format!("{what} is gone from the cache; build again"));
         let blob = |d| env.cache.get(d).map_err(CliError::from);
         let image = blob(linked.digest("kernel"))?.ok_or_else(|| lost("the kernel"))?;
         let kernel = mica_cache::decode(queries::KERNEL_KIND, &image)
             .map_err(|e| CliError::Usage(format!("the kernel: {e}")))?;
-        let parts = session.facts[node.model].parts.clone();
+        let parts = facts.parts.clone();
         let mut constants = Vec::new();
         for (p, name) in parts.iter().enumerate() {
             let Ok(made) = queries::quantized(&session.db, model, p) else { return Ok(None) };
@@ -125,9 +130,18 @@ impl Built {
                 ids.len()
             )));
         }
+        if tokens > 1 && (args.token / tokens + 1) * tokens > ids.len() {
+            return Err(CliError::Usage(format!(
+                "--token {}: its call takes {tokens} tokens from {} on, and there are {}; give more --ids, or debug the \
+                 kernel of the rest",
+                args.token,
+                args.token / tokens * tokens,
+                ids.len()
+            )));
+        }
         let target = session.graph.names[link.unwrap_or(found)].clone();
         let product = (**model.product(&session.db)).clone();
-        Ok(Some(Built { target, kernel, constants, parts, ids, product }))
+        Ok(Some(Built { target, kernel, tokens, constants, parts, ids, product }))
     }
 
     fn debug(&self, session: &Session, args: &Args) -> Result<u8, CliError> {
@@ -147,9 +161,10 @@ impl Built {
         let speech = (std::io::stdin().lock(), std::io::stdout().lock());
         let mut debugger = Debugger::new(&program, &self.parts, &wanted, speech, person.then_some("(mica) "))
             .map_err(|e| CliError::Usage(e.to_string()))?;
-        let feed = Feed { ids: &self.ids[..=args.token], ..Feed::default() };
+        let wanted = args.token / self.tokens;
+        let feed = Feed { ids: &self.ids[..(wanted + 1) * self.tokens], ..Feed::default() };
         let call = |n: usize, machine: &mut Machine<'_>, edges: &mut Edges<'_>| {
-            if n < args.token {
+            if n < wanted {
                 return machine.call(edges);
             }
             let ran = machine.call_observed(edges, &mut debugger);
@@ -160,7 +175,8 @@ impl Built {
             }
             ran
         };
-        let ran = host::run_with(&mut machine, &program, &self.kernel, &feed, &constants, call);
+        let called = Called { program: &program, kernel: &self.kernel, tokens: self.tokens as u64 };
+        let ran = host::run_with(&mut machine, called, &feed, &constants, call);
         let told = debugger.finish().and_then(|mut out| out.flush());
         if let Err(e) = told
             && e.kind() != std::io::ErrorKind::BrokenPipe

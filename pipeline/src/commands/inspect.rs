@@ -93,8 +93,8 @@ pub fn disasm(w: &Workspace, s: &Session, target: &str) -> Result<u8, CliError> 
     for i in chosen {
         let name = &s.graph.names[i];
         let output = match s.graph.nodes[i].job {
-            Job::Link => "kernel",
-            Job::Compile(_) => "object",
+            Job::Link(_) => "kernel",
+            Job::Compile(..) => "object",
             _ => continue,
         };
         let Some(record) = env.cache.last(name).and_then(|r| env.cache.lookup(&r.key())) else {

@@ -8,7 +8,7 @@ use crate::commands::analyze::Args;
 use crate::error::CliError;
 use crate::progress::say;
 use crate::timing::shaped::Shaped;
-use crate::timing::{On, Timing, render, trace};
+use crate::timing::{Calls, On, Timing, render, trace};
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::Path;
@@ -23,6 +23,9 @@ pub struct How {
     /// Position of the call, that is rows cached before it; of several a table [default: 0].
     #[arg(long, value_name = "N,…", value_delimiter = ',')]
     pub position: Vec<u64>,
+    /// Tokens that a call takes; of several a table [default: the workspace's, else 1].
+    #[arg(long, value_name = "N,…", value_delimiter = ',', value_parser = clap::value_parser!(u64).range(1..))]
+    pub tokens: Vec<u64>,
     /// Positions that the caches are compiled for [default: the workspace's, else the config's maximum].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub capacity: Option<u64>,
@@ -46,6 +49,7 @@ impl How {
         [
             ("--layers", self.layers.is_some()),
             ("--position", !self.position.is_empty()),
+            ("--tokens", !self.tokens.is_empty()),
             ("--capacity", self.capacity.is_some()),
             ("--ops", self.ops),
             ("--memory", self.memory),
@@ -71,14 +75,26 @@ pub fn run(places: &Places<'_>, args: &Args) -> Result<u8, CliError> {
     let longest = subject.stack.facts.max_positions;
     let capacity = how.capacity.or(subject.stated_capacity()).unwrap_or(longest);
     let positions = if how.position.is_empty() { vec![0] } else { how.position.clone() };
-    for &p in &positions {
-        room(p, capacity, longest)?;
+    let stated = [subject.stated_tokens().unwrap_or(1)];
+    let tokens = if how.tokens.is_empty() { &stated[..] } else { &how.tokens };
+    for &n in tokens {
+        positions.iter().try_for_each(|p| room(p + n - 1, capacity, longest))?;
     }
-    let shaped = Shaped::new(&subject, &machine, capacity)?;
-    let plans = shaped.plans();
     let on = On { product: &machine.product, rates: &machine.rates };
-    let one = |&p: &u64| Timing::new(&shaped.kernel, &plans, &shaped.parts, on, p).map_err(Refused::because);
-    let all: Vec<Timing> = positions.iter().map(one).collect::<Result<_, _>>()?;
+    let mut kernels = Vec::new();
+    for &n in tokens {
+        kernels.push((n, Shaped::new(&subject, &machine, capacity, n)?));
+    }
+    let mut all = Vec::new();
+    for (tokens, shaped) in &kernels {
+        for &position in &positions {
+            let calls = Calls { position, tokens: *tokens };
+            let timing = Timing::new(&shaped.kernel, &shaped.plans(), &shaped.parts, on, calls);
+            all.push(timing.map_err(Refused::because)?);
+        }
+    }
+    let shaped = &kernels[0].1;
+    let plans = shaped.plans();
     if let Some(path) = &how.svg {
         let title = format!(
             "{} on {}, position {}: {} cycles",
@@ -101,7 +117,9 @@ pub fn run(places: &Places<'_>, args: &Args) -> Result<u8, CliError> {
         return Ok(WELL);
     }
     let mut text = render::text(&all[0], render::Show { ops: how.ops, memory: how.memory });
-    if all.len() > 1 {
+    if tokens.len() > 1 {
+        text += &format!("\n{}", render::calls(&all));
+    } else if all.len() > 1 {
         text += &format!("\n{}", render::positions(&all));
     }
     out(&text);

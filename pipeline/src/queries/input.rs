@@ -73,6 +73,8 @@ pub struct RunSettings {
     pub capacity: u64,
     /// Tokens that the whole kernel runs.
     pub whole_tokens: u64,
+    /// Tokens of each of its calls, at least 1.
+    pub per_call: u64,
     /// Whether values are rounded where a bfloat16 run of the published model stores them (the embedding
     /// row), on the device and in the reference alike.
     pub stored_rounding: bool,

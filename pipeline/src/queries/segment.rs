@@ -9,14 +9,14 @@ use super::{
 };
 use crate::action::{BodyError, Outcome, Produced, Request, action};
 use crate::env::Env;
-use crate::graph::{Routing, segment as segment_job};
-use crate::host::{self, Feed, Shape};
+use crate::graph::{Call, Routing, segment as segment_job};
+use crate::host::{self, Called, Feed, Shape};
 use mica_cache::{Blob, Digest, Recipe, encode};
 use mica_compile::Seams;
 use mica_device::NUMERICS;
 use mica_device::object::{Kernel, Object};
 use mica_device::product::Product;
-use mica_simulate::{Counters, Edges, Machine, Options, Program, explained};
+use mica_simulate::{Counters, Machine, Options, Program, explained};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -54,7 +54,7 @@ pub fn simulated(
         return simulated(db, model, part, Routing::Free, block);
     }
     let (facts, target) = target(db, model, segment_job(part, routing, block))?;
-    let object = need(&target, compiled(db, model, part))?.digest("object");
+    let object = need(&target, compiled(db, model, part, Call::One))?.digest("object");
     let constants_digest = need(&target, quantized(db, model, part))?.digest("segment");
     let run = model.run(db);
     let (first, tokens) = run.span(block);
@@ -127,7 +127,8 @@ pub fn simulated(
             states: states.iter().map(|(n, b)| (n.clone(), &**b)).collect(),
             rows: rows.iter().map(|(n, bs)| (n.clone(), bs.iter().map(|b| &**b).collect())).collect(),
         };
-        Simulation { env, product, kernel: &kernel, constants: (&digests, &constants) }.run(&feed)
+        let kernels = Kernels::one(&kernel);
+        Simulation { env, product, kernels, constants: (&digests, &constants) }.run(&feed)
     })
 }
 
@@ -180,14 +181,32 @@ pub fn constants(env: &Env, digests: &[Digest]) -> std::result::Result<Vec<Blob>
     digests.iter().map(|&d| blob(env, d)).collect()
 }
 
+/// What a run calls.
+#[derive(Clone, Copy)]
+pub struct Kernels<'a> {
+    /// The program.
+    pub kernel: &'a Kernel,
+    /// Tokens that it takes a call.
+    pub tokens: u64,
+    /// The program of one token a call for what is left, where anything can be.
+    pub rest: Option<&'a Kernel>,
+}
+
+impl<'a> Kernels<'a> {
+    /// A program of one token a call.
+    pub fn one(kernel: &'a Kernel) -> Kernels<'a> {
+        Kernels { kernel, tokens: 1, rest: None }
+    }
+}
+
 /// A kernel with its constants, ready to run.
 pub struct Simulation<'a> {
     /// Surroundings.
     pub env: &'a Env,
     /// The machine.
     pub product: &'a Product,
-    /// The program.
-    pub kernel: &'a Kernel,
+    /// The programs.
+    pub kernels: Kernels<'a>,
     /// Constant segments, one a part: by digest, and mapped.
     pub constants: (&'a [Digest], &'a [Blob]),
 }
@@ -195,13 +214,23 @@ pub struct Simulation<'a> {
 impl Simulation<'_> {
     /// Runs the feed and stores everything it leaves.
     pub fn run(&self, feed: &Feed<'_>) -> std::result::Result<Produced, BodyError> {
-        let program = Program::load(self.kernel).map_err(BodyError::stage)?;
+        let Kernels { kernel, tokens, rest } = self.kernels;
+        let one = rest.unwrap_or(kernel);
+        let [program, left] = [kernel, one].map(|k| Program::load(k).map_err(BodyError::stage));
+        let (program, left) = (program?, left?);
         let slices: Vec<&[u8]> = self.constants.1.iter().map(|b| &**b).collect();
         let options = Options { threads: self.env.threads, ..Options::default() };
-        let mut machine = Machine::new(&program, self.product, &slices, options).map_err(BodyError::stage)?;
-        let call = |_, machine: &mut Machine<'_>, edges: &mut Edges<'_>| machine.call(edges);
-        let run = host::run_with(&mut machine, &program, self.kernel, feed, &slices, call)
-            .map_err(|e| BodyError::Stage(explained(&e, &program)))?;
+        let machine = |p| Machine::new(p, self.product, &slices, options).map_err(BodyError::stage);
+        let mut many = machine(&program)?;
+        let called = Called { program: &program, kernel, tokens };
+        let run = match rest {
+            None => host::run_with(&mut many, called, feed, &slices, |_, machine, edges| machine.call(edges)),
+            Some(kernel) => {
+                let one = Called { program: &left, kernel, tokens: 1 };
+                host::prompt((&mut many, called), (&mut machine(&left)?, one), feed, &slices)
+            }
+        };
+        let run = run.map_err(|e| BodyError::Stage(explained(&e, &program)))?;
         // they are mapped: what was computed counts only if nobody has touched them meanwhile
         constants(self.env, self.constants.0)?;
         let mut made = Produced::default();
@@ -289,8 +318,8 @@ mod tests {
                 assert_eq!(touched, 1, "the blob's file");
             }
             let (kernel, product) = (kernel(BYTES), Product::named("qb1").unwrap());
-            let run =
-                Simulation { env: &env, product: &product, kernel: &kernel, constants: (&digests, &mapped) };
+            let kernels = Kernels::one(&kernel);
+            let run = Simulation { env: &env, product: &product, kernels, constants: (&digests, &mapped) };
             let made = run.run(&Feed { ids: &[0], ..Feed::default() });
             match (touch, made) {
                 (None, Ok(_)) => {}

@@ -66,6 +66,7 @@ pub fn facts(db: &dyn Db, model: ModelInput) -> Result<Arc<Facts>> {
         parts: parts.iter().map(ToString::to_string).collect(),
         kinds,
         blocks: model.run(db).blocks(),
+        per_call: model.run(db).per_call,
         captured_routing: label
             .is_ok_and(|l| l.is_tight() && l.source == mica_score::decode::Source::Published)
             && (0..layers).all(|i| routing_entry(db, model, i).is_some()),

@@ -6,7 +6,7 @@
 mod evidence;
 
 use super::reference::{bytes, floats};
-use super::segment::{Simulation, constants};
+use super::segment::{Kernels, Simulation, constants};
 use super::source::{self, Captured};
 use super::view::{self, function};
 use super::{
@@ -15,7 +15,7 @@ use super::{
 };
 use crate::action::{BodyError, Outcome, Produced, Request, action};
 use crate::error::NodeError;
-use crate::graph::Job;
+use crate::graph::{Call, Job};
 use crate::host::{Feed, encoded};
 use crate::validations::{Hidden, Trial};
 use mica_cache::{Blob, Recipe, encode};
@@ -242,9 +242,14 @@ pub fn tried(db: &dyn Db, model: ModelInput, part: usize, run: usize) -> Result<
     retriable(db);
     let trial = trial(db, model);
     let (facts, target) = target(db, model, Job::Trial(part, run))?;
-    let object = need(&target, compiled(db, model, part))?.digest("object");
+    let object = need(&target, compiled(db, model, part, Call::One))?.digest("object");
     let constants_digest = need(&target, quantized(db, model, part))?.digest("segment");
     let steps: Range<usize> = if run == 0 { 0..trial.steps } else { run - 1..run };
+    // a step on its own is a call on its own
+    let mut several = None;
+    if facts.per_call > 1 && run == 0 {
+        several = Some(need(&target, compiled(db, model, part, Call::Several))?.digest("object"));
+    }
     let product = model.product(db);
     let recipe = Recipe::new("simulate", mica_simulate::VERSION)
         .numerics(NUMERICS)
@@ -254,6 +259,10 @@ pub fn tried(db: &dyn Db, model: ModelInput, part: usize, run: usize) -> Result<
         .param("constants", model.constants(db).text())
         .input("object", object)
         .input("constants", constants_digest);
+    let recipe = match several {
+        Some(s) => recipe.param("tokens a call", facts.per_call).input("object of several tokens", s),
+        None => recipe,
+    };
     let (start, mut recipe) = Start::of(db, model, &trial, recipe)?;
     let below = match below(&facts.trial, part) {
         None => None,
@@ -274,9 +283,13 @@ pub fn tried(db: &dyn Db, model: ModelInput, part: usize, run: usize) -> Result<
     let env = db.env();
     let request = Request { target: &target, recipe, memory: 64 << 20, bytes_in: 0 };
     action(env, request, || {
-        let object: Object = load(env, compile::KIND, object)?;
-        let kernel = mica_compile::link_with(&[&object], product, Seams::Segment, model.constants(db))
-            .map_err(BodyError::stage)?;
+        let linked = |digest| -> Body<Kernel> {
+            let object: Object = load(env, compile::KIND, digest)?;
+            mica_compile::link_with(&[&object], product, Seams::Segment, model.constants(db))
+                .map_err(BodyError::stage)
+        };
+        let kernel = linked(object)?;
+        let several = several.map(linked).transpose()?;
         let digests = [constants_digest];
         let constants = constants(env, &digests)?;
         let given = start.read(&trial, width)?;
@@ -304,7 +317,11 @@ pub fn tried(db: &dyn Db, model: ModelInput, part: usize, run: usize) -> Result<
             states: states.iter().map(|(n, b)| (n.clone(), b.as_slice())).collect(),
             rows: rows.iter().map(|(n, b)| (n.clone(), vec![b.as_slice()])).collect(),
         };
-        Simulation { env, product, kernel: &kernel, constants: (&digests, &constants) }.run(&feed)
+        let kernels = match &several {
+            Some(many) => Kernels { kernel: many, tokens: facts.per_call, rest: Some(&kernel) },
+            None => Kernels::one(&kernel),
+        };
+        Simulation { env, product, kernels, constants: (&digests, &constants) }.run(&feed)
     })
 }
 

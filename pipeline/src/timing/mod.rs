@@ -21,7 +21,7 @@ use roofline::Roofline;
 use serde::{Deserialize, Serialize};
 
 /// Raised when a field of the report changes its meaning or goes away. `docs/timing.md` lists the fields.
-pub const SCHEMA: u32 = 1;
+pub const SCHEMA: u32 = 2;
 
 /// How much of something is used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -70,6 +70,31 @@ pub struct Spent {
     pub assumed: Energy,
 }
 
+/// A call's figures, of each of its tokens.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Each {
+    /// Cycles.
+    pub cycles: f64,
+    /// Bytes of weights and other constants read.
+    pub constants: f64,
+    /// Bytes of edges read, caches among them.
+    pub edges_in: f64,
+    /// Bytes of edges written.
+    pub edges_out: f64,
+}
+
+impl Each {
+    fn new(s: &Share, tokens: u64) -> Each {
+        let of = |n: u64| n as f64 / tokens as f64;
+        Each {
+            cycles: of(s.elapsed),
+            constants: of(s.bytes.constants),
+            edges_in: of(s.bytes.edges_in),
+            edges_out: of(s.bytes.edges_out),
+        }
+    }
+}
+
 /// A constant segment's place.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Constant {
@@ -96,10 +121,14 @@ pub struct Timing {
     pub clock_mhz: u32,
     /// Bytes a cycle on the external bus.
     pub bus_bytes: u32,
-    /// Position of the call.
+    /// Position of the call's first token.
     pub position: u64,
-    /// Calls a second at the clock.
+    /// Tokens that the call takes.
+    pub tokens: u64,
+    /// Tokens a second at the clock.
     pub tokens_per_second: f64,
+    /// What a token takes of the call.
+    pub per_token: Each,
     /// Local register memory.
     pub lrm: Room,
     /// L2.
@@ -122,6 +151,15 @@ pub struct Timing {
     pub cycles: timing::Report,
 }
 
+/// The call that is counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Calls {
+    /// Position of its first token.
+    pub position: u64,
+    /// Tokens that the kernel takes a call.
+    pub tokens: u64,
+}
+
 /// A machine to count for.
 #[derive(Clone, Copy, Debug)]
 pub struct On<'a> {
@@ -139,7 +177,7 @@ impl On<'_> {
 }
 
 impl Timing {
-    /// The report of one call at `position`. `plans` and `parts` have a plan and a name a part.
+    /// The report of one call. `plans` and `parts` have a plan and a name a part.
     ///
     /// # Errors
     /// A kernel that is no program.
@@ -148,7 +186,7 @@ impl Timing {
         plans: &[&SegmentPlan],
         parts: &[String],
         on: On<'_>,
-        position: u64,
+        Calls { position, tokens }: Calls,
     ) -> Result<Timing, SimError> {
         let program = Program::load(kernel)?;
         let (product, rates) = (on.product, on.rates);
@@ -160,7 +198,9 @@ impl Timing {
             clock_mhz: rates.clock_mhz,
             bus_bytes: rates.bus_bytes,
             position,
-            tokens_per_second: f64::from(rates.clock_mhz) * 1e6 / cycles.total.max(1) as f64,
+            tokens,
+            tokens_per_second: f64::from(rates.clock_mhz) * 1e6 * tokens as f64 / cycles.total.max(1) as f64,
+            per_token: Each::new(&cycles.share, tokens),
             lrm: Room::new(kernel.lrm_peak, product.lrm()),
             l2: Room::new(kernel.l2_peak, product.l2),
             entries: Room::new(kernel.entries.len() as u64, product.entries.into()),

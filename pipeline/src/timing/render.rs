@@ -49,12 +49,20 @@ fn head(t: &Timing) -> String {
     let b = t.cycles.share.bytes;
     let least = b.total().div_ceil(t.bus_bytes.into());
     let u = &t.utilization;
+    let call = match t.tokens {
+        1 => format!("{total} cycles a token at position {}", t.position),
+        n => format!(
+            "{total} cycles a call of {n} tokens at positions {} to {}, {:.0} a token",
+            t.position,
+            t.position + n - 1,
+            t.per_token.cycles
+        ),
+    };
     let mut text = format!(
-        "{}, {} MHz, {} bytes a cycle: {total} cycles a token at position {}, {} tokens a second, bound by {}\n",
+        "{}, {} MHz, {} bytes a cycle: {call}, {} tokens a second, bound by {}\n",
         t.product,
         t.clock_mhz,
         t.bus_bytes,
-        t.position,
         rate(t.tokens_per_second),
         bound(t.cycles.share.bound_by),
     );
@@ -65,6 +73,13 @@ fn head(t: &Timing) -> String {
         b.edges_out,
         least as f64 / total.max(1) as f64,
     );
+    if t.tokens > 1 {
+        let e = &t.per_token;
+        text += &format!(
+            "of that a token: {:.0} bytes of constants, {:.0} in, {:.0} out\n",
+            e.constants, e.edges_in, e.edges_out
+        );
+    }
     text += &format!(
         "busy: bus {}, array {}, flow {}; {} MACs, {} of what the array could do\n",
         percent(u.bus),
@@ -209,6 +224,45 @@ pub fn bound(b: Bound) -> &'static str {
         Bound::Flow => "flow",
         Bound::Stall => "stall",
     }
+}
+
+/// A row a number of tokens a call, of each token: what they share falls.
+pub fn calls(all: &[Timing]) -> String {
+    let columns = [
+        "tokens a call",
+        "position",
+        "cycles a token",
+        "tokens a second",
+        "constants a token",
+        "in",
+        "out",
+        "compute",
+        "DDR",
+        "flow",
+        "LRM",
+        "bound by",
+    ];
+    let mut rows = table(&columns, &["bound by"]);
+    for t in all {
+        let (s, e) = (&t.cycles.share, &t.per_token);
+        let each = |n: u64| format!("{:.0}", n as f64 / t.tokens as f64);
+        let whole = |n: f64| format!("{n:.0}");
+        rows.row([
+            t.tokens.to_string(),
+            t.position.to_string(),
+            whole(e.cycles),
+            rate(t.tokens_per_second),
+            whole(e.constants),
+            whole(e.edges_in),
+            whole(e.edges_out),
+            each(s.compute),
+            each(s.ddr),
+            each(s.flow),
+            t.lrm.used.to_string(),
+            bound(s.bound_by).into(),
+        ]);
+    }
+    format!("{rows}\n")
 }
 
 /// A row a position: how a call grows with what is cached.

@@ -23,11 +23,16 @@ pub struct Shaped {
 }
 
 impl Shaped {
-    /// The kernel of a whole model; `capacity` is for how many positions its caches are compiled.
+    /// The kernel of a whole model, of `tokens` tokens a call; `capacity` is for how many positions its caches are compiled.
     ///
     /// # Errors
     /// What planning, compiling and linking say.
-    pub fn new(subject: &Subject<'_>, machine: &Machine, capacity: u64) -> Result<Shaped, Refused> {
+    pub fn new(
+        subject: &Subject<'_>,
+        machine: &Machine,
+        capacity: u64,
+        tokens: u64,
+    ) -> Result<Shaped, Refused> {
         let stack = &subject.stack;
         let recipe = subject.recipe_or_synthetic()?;
         let delivered = match subject.is_delivered() {
@@ -60,7 +65,7 @@ impl Shaped {
                     if !subject.stored_rounding() {
                         unrounded(&mut f);
                     }
-                    let options = Options { frac: machine.frac, capacity, exports: exported(&f) };
+                    let options = Options { frac: machine.frac, capacity, exports: exported(&f), tokens };
                     let object = mica_compile::compile(&kind, &f, &plan, &machine.product, &options)
                         .map_err(Refused::because)?;
                     made.push((kind, plan.clone(), object));

@@ -1,6 +1,6 @@
 //! The report's JSON of a program small enough to check by hand, as it is.
 
-use super::{On, Timing};
+use super::{Calls, On, Timing};
 use mica_device::format::Format;
 use mica_device::layout::{MatrixFormat, WeightFormat};
 use mica_device::object::{Direction, EdgeUse, Entry, Kernel, OpInfo, Segment};
@@ -50,7 +50,9 @@ fn kernel(plan: &SegmentPlan) -> Kernel {
 fn the_report_as_json() {
     let plan = plan();
     let on = On { product: &Product::named("qb1").unwrap(), rates: &Rates { bus_bytes: 8, clock_mhz: 500 } };
-    let timing = Timing::new(&kernel(&plan), &[&plan], &["head".into()], on, 3).unwrap();
+    let timing =
+        Timing::new(&kernel(&plan), &[&plan], &["head".into()], on, Calls { position: 3, tokens: 1 })
+            .unwrap();
     insta::assert_snapshot!(serde_json::to_string_pretty(&timing).unwrap());
     insta::assert_snapshot!(super::render::text(&timing, super::render::Show { ops: true, memory: true }));
 }

@@ -87,8 +87,8 @@ impl Excerpt {
     }
 }
 
-/// The nodes of a case on a stack of `layers` layers, whose mixers' words are `mixers`.
-pub fn facts(name: String, case: &Case, layer: usize, mixers: &[String]) -> Facts {
+/// The nodes of a case on a stack of `layers` layers, whose mixers' words are `mixers`; a call takes `per_call` tokens.
+pub fn facts(name: String, case: &Case, layer: usize, mixers: &[String], per_call: u64) -> Facts {
     let head = mixers.len() + 1;
     let mut parts = vec!["embed".to_string()];
     parts.extend((0..mixers.len()).map(|i| format!("layer{i}")));
@@ -129,6 +129,7 @@ pub fn facts(name: String, case: &Case, layer: usize, mixers: &[String]) -> Fact
         kind_of,
         kinds,
         blocks: 0,
+        per_call,
         captured_routing: false,
         text_of: None,
         trial: Some(TrialFacts { parts: parts_run, runs }),

@@ -78,7 +78,13 @@ impl Opened {
                     kind: case.kind,
                     subject: case.subject,
                     layer,
-                    facts: Arc::new(facts(name.clone(), case, layer, mixers)),
+                    facts: Arc::new(facts(
+                        name.clone(),
+                        case,
+                        layer,
+                        mixers,
+                        per_call(v.tokens_per_call, *steps),
+                    )),
                     hidden: Hidden::Captured(HIDDEN.into()),
                     steps: *steps,
                     cut: case.steps.is_some(),
@@ -104,6 +110,7 @@ impl Opened {
                     block: 1,
                     capacity: CAPACITY,
                     whole_tokens: 0,
+                    per_call: v.tokens_per_call,
                     stored_rounding: false,
                 };
                 inputs.push(ModelInput::new(
@@ -195,7 +202,7 @@ pub fn of_model(db: &BuildDb, model: ModelInput, bounds: &Bounds) -> queries::Re
             kind: case.kind,
             subject: case.subject,
             layer,
-            facts: Arc::new(facts(name.clone(), case, layer, &mixers)),
+            facts: Arc::new(facts(name.clone(), case, layer, &mixers, per_call(run.per_call, steps))),
             cut: case.steps.is_some() && matches!(hidden, Hidden::Captured(_)),
             hidden,
             steps,
@@ -207,6 +214,11 @@ pub fn of_model(db: &BuildDb, model: ModelInput, bounds: &Bounds) -> queries::Re
         inputs.push(model.run_as(db, name, run, None, Some(trial)));
     }
     Ok(inputs)
+}
+
+/// Tokens a call of a run of so many steps.
+fn per_call(said: u64, steps: usize) -> u64 {
+    said.min(steps as u64).max(1)
 }
 
 /// Whether a recipe makes integers of floats: results published of the floats are then of other weights.

@@ -2,6 +2,7 @@
 //! a gate although evaluator and device agree on it, since both are judged by the published results.
 
 use crate::env::Env;
+use crate::graph::Call;
 use crate::queries::{self, Db, ModelInput};
 use crate::session::Session;
 use crate::workspace::Workspace;
@@ -69,7 +70,7 @@ fn each_broken_layer_fails_and_a_sound_one_passes() {
 fn what_has_no_attention_is_not_run_again_when_attention_changes() {
     let dir = tempfile::tempdir().unwrap();
     let s = session(dir.path());
-    let key = |name: &str, what| queries::compiled(&s.db, broken(&s, name, what), 1).unwrap();
+    let key = |name: &str, what| queries::compiled(&s.db, broken(&s, name, what), 1, Call::One).unwrap();
     for name in ["ops.linear-layer", "ops.router", "ops.moe-block"] {
         assert_eq!(key(name, None), key(name, Some(Broken::NoRope)), "{name}");
     }

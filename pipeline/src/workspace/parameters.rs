@@ -1,27 +1,52 @@
-//! Targets with a parameter that makes another model: `decode[layers=4]`, `score:tiny[layers=4].decode`.
+//! Targets with parameters that make another model: `decode[layers=4]`, `score:tiny[layers=4,call=2].decode`.
 //!
-//! Such a model is the file's own with one field changed, under the name that the target has for it, and is
-//! there only where it is asked for.
+//! Such a model is the file's own with a field or two changed, under the name that the target has for it, and is
+//! there only where it is asked for. Op vectors take `call` alone: `score:ops[call=4].deltanet[steps=4]`.
 
-use super::{Config, Workspace};
+use super::{Config, Workspace, per_call};
 use crate::error::CliError;
 use std::collections::BTreeSet;
 
-/// What stands before the number.
-const LAYERS: &str = "[layers=";
+/// What a bracket says of a model.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Changed {
+    /// Only the first layers.
+    layers: Option<usize>,
+    /// Tokens a call.
+    call: Option<u64>,
+}
 
-/// A selector taken apart at its parameter.
-struct Parameter<'a> {
+impl Changed {
+    /// What the words in a bracket say; `None` where one is no parameter of a model.
+    fn of(words: &str) -> Option<Changed> {
+        let mut changed = Changed::default();
+        for word in words.split(',') {
+            match word.split_once('=')? {
+                ("layers", n) if changed.layers.is_none() => changed.layers = Some(n.parse().ok()?),
+                ("call", n) if changed.call.is_none() => changed.call = Some(n.parse().ok()?),
+                _ => return None,
+            }
+        }
+        Some(changed)
+    }
+}
+
+/// A selector taken apart at its parameters.
+struct Parameters<'a> {
     before: &'a str,
-    layers: usize,
+    /// As written, brackets included: a part of the model's name.
+    words: &'a str,
+    changed: Changed,
     after: &'a str,
 }
 
-impl<'a> Parameter<'a> {
-    fn of(selector: &'a str) -> Option<Parameter<'a>> {
-        let (before, rest) = selector.split_once(LAYERS)?;
-        let (number, after) = rest.split_once(']')?;
-        Some(Parameter { before, layers: number.parse().ok()?, after })
+impl<'a> Parameters<'a> {
+    fn of(selector: &'a str) -> Option<Parameters<'a>> {
+        let open = selector.find('[')?;
+        let close = open + selector[open..].find(']')?;
+        let (words, after) = (&selector[open..=close], &selector[close + 1..]);
+        let changed = Changed::of(&words[1..words.len() - 1])?;
+        Some(Parameters { before: &selector[..open], words, changed, after })
     }
 }
 
@@ -29,7 +54,7 @@ impl Workspace {
     /// The workspace with the models and the lists that the selectors' parameters ask for.
     ///
     /// # Errors
-    /// A parameter of 0, and one of a list that has targets which are no model's.
+    /// A parameter that is 0 or too large, and one of a list that has targets which are no model's.
     pub fn with_parameters<S: AsRef<str>>(mut self, asked: &[S]) -> Result<Workspace, CliError> {
         let mut seen = BTreeSet::new();
         for selector in asked {
@@ -47,13 +72,18 @@ impl Config {
             let list = if seen.insert(selector.into()) { list.clone() } else { Vec::new() };
             return list.iter().try_for_each(|s| self.ask(s, seen));
         }
-        let Some(Parameter { before, layers, after }) = Parameter::of(selector) else { return Ok(()) };
-        if layers == 0 {
+        let Some(Parameters { before, words, changed, after }) = Parameters::of(selector) else {
+            return Ok(());
+        };
+        if changed.layers == Some(0) {
             return Err(CliError::Usage(format!("{selector:?}: at least one layer")));
+        }
+        if let Some(call) = changed.call {
+            per_call(call, &format!("{selector:?}:"))?;
         }
         if let Some(list) = self.targets.get(before).filter(|_| after.is_empty()) {
             let of_one = |target: &String| {
-                with_layers(target, layers).ok_or_else(|| {
+                with_words(target, words).ok_or_else(|| {
                     CliError::Usage(format!(
                         "{selector:?}: the list {before:?} has {target:?}, which is no target of a model"
                     ))
@@ -64,28 +94,54 @@ impl Config {
         } else {
             // a model stands after the stage, and the validations' parameters after a dot
             let Some((_, model)) = before.split_once(':') else { return Ok(()) };
-            if model.contains('.') || (model != "*" && !self.model.contains_key(model)) {
+            let is_known = self.model.contains_key(model)
+                || (self.vectors.contains_key(model) && changed.layers.is_none());
+            if model.contains('.') || (model != "*" && !is_known) {
                 return Ok(());
             }
         }
-        let plain = self.model.iter().filter(|(name, _)| !name.contains(LAYERS));
-        let shorter = plain.map(|(name, m)| {
-            let mut m = m.clone();
-            m.layers = Some(layers);
-            m.perplexity = None;
-            (format!("{name}{LAYERS}{layers}]"), m)
-        });
-        let shorter: Vec<_> = shorter.collect();
-        self.model.extend(shorter);
+        self.change(words, changed);
         Ok(())
+    }
+
+    /// Adds the models and op vectors with what has changed.
+    fn change(&mut self, words: &str, changed: Changed) {
+        let is_own = |name: &&String| !name.contains('[');
+        let others: Vec<_> = self
+            .model
+            .iter()
+            .filter(|(name, _)| is_own(name))
+            .map(|(name, m)| {
+                let mut m = m.clone();
+                if changed.layers.is_some() {
+                    m.layers = changed.layers;
+                    m.perplexity = None;
+                }
+                m.tokens_per_call = changed.call.unwrap_or(m.tokens_per_call);
+                (format!("{name}{words}"), m)
+            })
+            .collect();
+        self.model.extend(others);
+        let Some(call) = changed.call.filter(|_| changed.layers.is_none()) else { return };
+        let others: Vec<_> = self
+            .vectors
+            .iter()
+            .filter(|(name, _)| is_own(name))
+            .map(|(name, v)| {
+                let mut v = v.clone();
+                v.tokens_per_call = call;
+                (format!("{name}{words}"), v)
+            })
+            .collect();
+        self.vectors.extend(others);
     }
 }
 
-/// `score:tiny.decode` with the parameter at its model.
-fn with_layers(target: &str, layers: usize) -> Option<String> {
+/// `score:tiny.decode` with the parameters at its model.
+fn with_words(target: &str, words: &str) -> Option<String> {
     let (stage, rest) = target.split_once(':')?;
     let (model, what) = rest.split_once('.')?;
-    Some(format!("{stage}:{model}{LAYERS}{layers}].{what}"))
+    Some(format!("{stage}:{model}{words}.{what}"))
 }
 
 #[cfg(test)]
@@ -106,6 +162,11 @@ device = "sim"
 rules = []
 [device.sim]
 product = "qb16"
+[vectors.ops]
+source = "ops"
+description = "x"
+recipe = "r"
+device = "sim"
 [targets]
 decode = ["score:*.decode", "timing:*.kernel"]
 "linear-layer[layers=2]" = ["score:linear-layer[layers=2]"]
@@ -132,6 +193,23 @@ all = ["decode", "linear-layer[layers=2]"]
     }
 
     #[test]
+    fn a_call_of_several_tokens_makes_models_and_vectors() {
+        let w = asked(&["decode[layers=4,call=2]", "timing:m[call=8].kernel"]).unwrap();
+        let calls: Vec<_> =
+            w.config.model.iter().map(|(n, m)| (n.as_str(), m.layers, m.tokens_per_call)).collect();
+        assert_eq!(calls, [("m", None, 1), ("m[call=8]", None, 8), ("m[layers=4,call=2]", Some(4), 2)]);
+        let list = &w.config.targets["decode[layers=4,call=2]"];
+        assert_eq!(list[0], "score:*[layers=4,call=2].decode");
+        let vectors = |w: &Workspace| {
+            let all = w.config.vectors.iter().map(|(n, v)| (n.clone(), v.tokens_per_call));
+            all.collect::<Vec<_>>()
+        };
+        assert_eq!(vectors(&w), [("ops".to_string(), 1), ("ops[call=8]".into(), 8)]);
+        let w = asked(&["score:ops[call=4].deltanet[steps=4]"]).unwrap();
+        assert_eq!(vectors(&w), [("ops".to_string(), 1), ("ops[call=4]".into(), 4)]);
+    }
+
+    #[test]
     fn the_files_own_names_and_other_parameters_are_left_alone() {
         let w = asked(&[
             "all",
@@ -152,9 +230,12 @@ all = ["decode", "linear-layer[layers=2]"]
 
     #[test]
     fn refusals() {
-        for (selector, words) in
-            [("decode[layers=0]", "at least one"), ("all[layers=1]", "no target of a model")]
-        {
+        for (selector, words) in [
+            ("decode[layers=0]", "at least one"),
+            ("all[layers=1]", "no target of a model"),
+            ("decode[call=0]", "takes 1 to 128 tokens"),
+            ("score:m[call=129].decode", "takes 1 to 128 tokens"),
+        ] {
             let e = asked(&[selector]).unwrap_err().to_string();
             assert!(e.contains(words), "{e}");
         }

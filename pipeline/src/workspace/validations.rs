@@ -21,6 +21,9 @@ pub struct Vectors {
     pub recipe: String,
     /// Name of the device.
     pub device: String,
+    /// Tokens that a call takes, where a validation has as many steps.
+    #[serde(default = "super::one_token")]
+    pub tokens_per_call: u64,
 }
 
 /// Bounds of the gates, by validation. They stand here one by one, and not flattened, so that a mistake in

@@ -70,7 +70,9 @@ fn run_with(
     let mut machine = Machine::new(&program, product, &constants, strict).unwrap();
     let mut edges = Edges::new(&program);
     let leaves = |name: String| kernel.entries.iter().any(|e| e.name == name);
-    let is_state = |e: &Entry| base(e) != "hidden" && leaves(format!("{}.in", base(e))) && leaves(format!("{}.out", base(e)));
+    let is_state = |e: &Entry| {
+        base(e) != "hidden" && leaves(format!("{}.in", base(e))) && leaves(format!("{}.out", base(e)))
+    };
     let is_cache = |e: &Entry| base(e).ends_with("_cache");
     let given_edges: Vec<&Entry> = kernel.entries.iter().filter(|e| e.direction.is_given()).collect();
     for e in &given_edges {
@@ -105,7 +107,8 @@ fn run_with(
             }
         }
         for e in given_edges.iter().filter(|e| is_cache(e) && e.direction == Direction::In) {
-            let row = edges.out(&format!("{}_row.out", base(e).strip_suffix("_cache").unwrap())).unwrap().to_vec();
+            let row =
+                edges.out(&format!("{}_row.out", base(e).strip_suffix("_cache").unwrap())).unwrap().to_vec();
             let shape = &e.shares[0].2.shape;
             let dim = row.len() / shape[0] as usize;
             for (h, row) in row.chunks(dim).enumerate() {
@@ -277,7 +280,10 @@ fn appended_rows_are_read_behind_a_fence() {
     code[fence].op = Opcode::Nop;
     let e = hazards::check(&code).unwrap_err();
     let external = mica_device::access::Memory::External;
-    assert!(matches!(&e, Hazard::Unordered { memory, earlier_op: "dst", later_op: "dld", .. } if *memory == external), "{e}");
+    assert!(
+        matches!(&e, Hazard::Unordered { memory, earlier_op: "dst", later_op: "dld", .. } if *memory == external),
+        "{e}"
+    );
 }
 
 #[test]

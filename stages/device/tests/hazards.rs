@@ -92,10 +92,7 @@ fn a_load_must_await_the_store_to_its_edge() {
     };
     let after = |load: String| verdict(&format!("{stored}{load}"));
     let meets = "instruction 4 (dld) may run before instruction 3 (dst) has retired: both touch External";
-    assert_eq!(
-        after(load("s1", "-", 160, "")),
-        format!("{meets} 0x10000000000a0..0x10000000000c0")
-    );
+    assert_eq!(after(load("s1", "-", 160, "")), format!("{meets} 0x10000000000a0..0x10000000000c0"));
     assert_eq!(after(load("s1", "-", 160, "?out-1")), "ordered");
     assert_eq!(verdict(&format!("{stored}fence\n{}", load("s1", "-", 160, ""))), "ordered");
     // other bytes of it, and another edge

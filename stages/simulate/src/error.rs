@@ -102,6 +102,16 @@ pub enum SimError {
         /// Positions that the cache holds.
         rows: u64,
     },
+    /// A run of tokens that is no whole number of calls.
+    #[error(
+        "{given} tokens are no whole number of calls of {each}: run the rest by a kernel of one token a call"
+    )]
+    PartOfCall {
+        /// Tokens of the run.
+        given: u64,
+        /// Tokens that a call takes.
+        each: u64,
+    },
     /// The edges were made for another program.
     #[error("the edges were made for a kernel with other entries")]
     OtherEdges,

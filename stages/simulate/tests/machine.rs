@@ -118,7 +118,11 @@ fn an_edge_in_both_directions_is_read_written_and_kept() {
         let now = 5.0 + call as f32;
         assert_eq!((kept[0], kept[1023], kept[1024]), (now, now, 5.0));
         let out = floats(edges.out("out").unwrap());
-        assert_eq!((out[0], out[1023], out[1024]), (now - 1.0, now - 1.0, now), "before, and after the store");
+        assert_eq!(
+            (out[0], out[1023], out[1024]),
+            (now - 1.0, now - 1.0, now),
+            "before, and after the store"
+        );
     }
     assert!(edges.kept("out").is_err() && edges.take_out("in").is_err() && edges.in_mut("in").is_err());
 }

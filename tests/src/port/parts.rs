@@ -118,7 +118,7 @@ fn unrounded(function: &Function) -> Function {
 fn options(source: &Source, function: &Function) -> Options {
     let exports =
         function.results.iter().map(|(name, _)| name.clone()).filter(|name| name != "router_logits");
-    Options { frac: source.machine.frac, capacity: source.capacity, exports: exports.collect() }
+    Options { frac: source.machine.frac, capacity: source.capacity, exports: exports.collect(), tokens: 1 }
 }
 
 fn quantized(packed: &PackedLayer, recipe: &Recipe, held: &Held<'_>) -> (SegmentPlan, Vec<u8>) {

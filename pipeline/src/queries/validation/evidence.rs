@@ -8,7 +8,7 @@ use super::super::{Db, ModelInput, Result, compile, compiled, load, need, output
 use super::{Body, expected, tried};
 use crate::action::{BodyError, Outcome};
 use crate::env::Env;
-use crate::graph::TrialFacts;
+use crate::graph::{Call, TrialFacts};
 use crate::host::{Shape, values};
 use crate::validations::{self, Hidden, Subject, Trial};
 use mica_cache::{Digest, Recipe};
@@ -107,7 +107,7 @@ impl<'a> Gathered<'a> {
                 full,
                 object: match run.runs {
                     0 => None,
-                    _ => Some(need(target, compiled(db, model, p))?.digest("object")),
+                    _ => Some(need(target, compiled(db, model, p, Call::One))?.digest("object")),
                 },
                 expected: need(target, expected(db, model, p))?,
                 runs: (0..run.runs).map(|r| need(target, tried(db, model, p, r))).collect::<Result<_>>()?,

@@ -16,7 +16,8 @@ pub fn find(g: &Graph) -> Vec<Vec<ValueId>> {
             continue;
         }
         let before = reached(next, |v| earlier(g, v));
-        let nodes: Vec<ValueId> = after.intersection(&before).copied().filter(|v| g.node(*v).is_some()).collect();
+        let nodes: Vec<ValueId> =
+            after.intersection(&before).copied().filter(|v| g.node(*v).is_some()).collect();
         if !nodes.is_empty() && !found.contains(&nodes) {
             found.push(nodes);
         }

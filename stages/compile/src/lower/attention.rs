@@ -286,7 +286,8 @@ impl Lower<'_> {
                     }
                     let seen = |tile: Tile| Tile { count: Some(count), ..tile };
                     for j in 0..group {
-                        let one = Running { m: run.m.at(h).at(j), l: run.l.at(h).at(j), o: run.o.at(h).at(j) };
+                        let one =
+                            Running { m: run.m.at(h).at(j), l: run.l.at(h).at(j), o: run.o.at(h).at(j) };
                         l.block_of_head(&q.at(h).at(j), (seen(k), seen(v)), &one, scale, count);
                     }
                 }

@@ -30,12 +30,7 @@ impl Lower<'_> {
     }
 
     /// cos and sin at a position, made once for all who rotate by it.
-    fn rotation(
-        &mut self,
-        pos: ValueId,
-        rotary: u64,
-        theta: f64,
-    ) -> Result<(Tensor, Tensor), CompileError> {
+    fn rotation(&mut self, pos: ValueId, rotary: u64, theta: f64) -> Result<(Tensor, Tensor), CompileError> {
         let key = (self.g.root(pos), self.token, rotary, theta.to_bits());
         if let Some((_, cos, sin)) = self.rotations.iter().find(|(k, _, _)| *k == key) {
             return Ok((cos.clone(), sin.clone()));
