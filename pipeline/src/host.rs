@@ -390,8 +390,8 @@ mod tests {
     use super::*;
     use mica_device::object::EdgeUse;
 
-    /// A cache of two rows and the rows that feed it; the kernel does nothing.
-    fn with_cache() -> Kernel {
+    /// A cache of so many rows and the rows that feed it, of calls of some tokens; the kernel does nothing.
+    fn with_cache(tokens: u64, capacity: u64) -> Kernel {
         use mica_device::{asm, isa};
         let entry = |name: &str, register, direction, shape: Vec<u64>| {
             let (format, bytes) = (Format::F16, 2 * shape.iter().product::<u64>());
@@ -403,8 +403,11 @@ mod tests {
             segments: Vec::new(),
             literals: vec![Vec::new()],
             entries: vec![
-                entry("k_cache.in", 1, Direction::In, vec![1, 2, 4]),
-                entry("k_row.out", 2, Direction::Out, vec![1, 4]),
+                match tokens {
+                    1 => entry("k_cache.in", 1, Direction::In, vec![1, capacity, 4]),
+                    _ => entry("k_cache.inout", 1, Direction::InOut, vec![1, capacity, 4]),
+                },
+                entry("k_row.out", 2, Direction::Out, vec![tokens, 1, 4]),
             ],
             ops: vec![Vec::new()],
             parts: vec!["full_attention".into()],
@@ -415,7 +418,7 @@ mod tests {
 
     #[test]
     fn a_position_past_the_cache_is_refused_before_anything_runs() {
-        let (kernel, product) = (with_cache(), mica_device::product::Product::named("qb1").unwrap());
+        let (kernel, product) = (with_cache(1, 2), mica_device::product::Product::named("qb1").unwrap());
         let program = Program::load(&kernel).unwrap();
         let mut calls = 0;
         let mut go = |ids: &[i64], first| {
@@ -437,6 +440,27 @@ mod tests {
             assert!(e.to_string().contains("raise the capacity"), "{e}");
         }
         assert_eq!(calls, 3);
+    }
+
+    #[test]
+    fn a_call_of_several_tokens_is_refused_where_its_last_one_is_past_the_cache() {
+        let (kernel, product) = (with_cache(2, 5), mica_device::product::Product::named("qb1").unwrap());
+        let program = Program::load(&kernel).unwrap();
+        let go = |ids: &[i64], first| {
+            let options = mica_simulate::Options::default();
+            let mut machine = Machine::new(&program, &product, &[], options).unwrap();
+            let called = Called { program: &program, kernel: &kernel, tokens: 2 };
+            let feed = Feed { ids, first, ..Feed::default() };
+            run_with(&mut machine, called, &feed, &[], |_, m, e| m.call(e))
+        };
+        // two rows a call, the caller's seeds among them
+        assert_eq!(go(&[1, 2, 3, 4], 1).unwrap().rows["k_cache"].len(), 4 * 8);
+        let past = |position| SimError::PastCache { edge: "k_cache.inout".into(), position, rows: 5 };
+        assert_eq!(go(&[1, 2], 4).unwrap_err(), past(5));
+        assert_eq!(go(&[1, 2, 3, 4, 5, 6], 0).unwrap_err(), past(5));
+        let e = go(&[1, 2, 3], 0).unwrap_err();
+        assert_eq!(e, SimError::PartOfCall { given: 3, each: 2 });
+        assert!(e.to_string().contains("kernel of one token a call"), "{e}");
     }
 
     #[test]

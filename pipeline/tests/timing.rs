@@ -66,7 +66,13 @@ fn consistent(t: &Value) {
         total * number(&t["roofline"]["peak_macs"]) >= number(&share["work"]["macs"]),
         "faster than the array"
     );
-    let rate = number(&t["clock_mhz"]) as f64 * 1e6 / total as f64;
+    let tokens = number(&t["tokens"]);
+    let rate = number(&t["clock_mhz"]) as f64 * 1e6 * tokens as f64 / total as f64;
+    let each = |k: &str| t["per_token"][k].as_f64().unwrap() * tokens as f64;
+    assert!((each("cycles") / total as f64 - 1.0).abs() < 1e-12);
+    for k in ["constants", "edges_in", "edges_out"] {
+        assert!((each(k) - number(&share["bytes"][k]) as f64).abs() < 1e-3, "{k} a token");
+    }
     assert!((t["tokens_per_second"].as_f64().unwrap() / rate - 1.0).abs() < 1e-12);
     for (name, u) in t["utilization"].as_object().unwrap() {
         assert!((0.0..=1.0).contains(&u.as_f64().unwrap()), "{name} {u}");
@@ -136,6 +142,48 @@ fn the_published_dimensions_on_every_product() {
         let gathered =
             short["cycles"]["traffic"].as_array().unwrap().iter().find(|r| r["what"] == "experts i4");
         assert_eq!(number(&gathered.unwrap()["bytes"]), experts);
+    }
+}
+
+/// What users come for: a matrix is fetched once a call, so its bytes fall with the tokens, and so do the cycles of a
+/// kernel that bytes bind; experts are chosen token by token and do not fall.
+#[test]
+fn bytes_of_constants_a_token_fall_with_the_tokens_of_a_call() {
+    let words = ["--device", "qb16", "--layers", "4", "--capacity", "4096", "--position", "300"];
+    let all = json(&[&["analyze", "qwen3_5_35b_a3b", "--tokens", "1,2,4"][..], &words].concat());
+    let of = |t: &Value, kind: &str| {
+        let rows = t["cycles"]["traffic"].as_array().unwrap().clone();
+        rows.iter().filter(|r| r["kind"] == kind).map(|r| number(&r["bytes"])).sum::<u64>()
+    };
+    let one = &all[0];
+    for (t, n) in all.as_array().unwrap().iter().zip([1, 2, 4]) {
+        consistent(t);
+        assert_eq!(number(&t["tokens"]), n);
+        assert_eq!(of(t, "constants"), of(one, "constants"), "{n} tokens: once a call");
+        assert_eq!(of(t, "gathered"), n * of(one, "gathered"), "{n} tokens: as many experts and rows");
+        // blocks that the first token reads come once, with the rows of those before the last
+        assert_eq!(of(t, "cache"), of(one, "cache") / 300 * (300 + n - 1), "{n} tokens");
+    }
+    let cycles = |t: &Value| t["per_token"]["cycles"].as_f64().unwrap();
+    assert!(cycles(&all[2]) < 0.5 * cycles(one), "{} and {}", cycles(&all[2]), cycles(one));
+    let text = well(&[&["analyze", "tiny", "--tokens", "4", "--position", "3"][..]].concat());
+    assert!(text.contains("cycles a call of 4 tokens at positions 3 to 6"), "{text}");
+    let table = well(&["analyze", "tiny", "--tokens", "1,2"]);
+    assert!(table.contains("| tokens a call |") || table.contains("tokens a call"), "{table}");
+}
+
+/// A call whose last token is past the caches, and one that no memory holds.
+#[test]
+fn calls_that_do_not_fit_are_refused() {
+    for (words, why) in [
+        (&["analyze", "tiny", "--tokens", "4", "--position", "253"][..], "position 256 is past the caches"),
+        (&["analyze", "qwen3_5_35b_a3b", "--device", "qb1", "--layers", "4", "--tokens", "8"], "8 tokens a call: take fewer"),
+        (&["analyze", "tiny:layer0", "--tokens", "2"], "--tokens is of a whole model"),
+        (&["analyze", "tiny", "--tokens", "0"], "0"),
+    ] {
+        let refused = mica(words);
+        let said = String::from_utf8_lossy(&refused.stderr).replace("\n", " ");
+        assert!(!refused.status.success() && said.contains(why), "{words:?}: {said}");
     }
 }
 
