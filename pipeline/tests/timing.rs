@@ -177,7 +177,10 @@ fn bytes_of_constants_a_token_fall_with_the_tokens_of_a_call() {
 fn calls_that_do_not_fit_are_refused() {
     for (words, why) in [
         (&["analyze", "tiny", "--tokens", "4", "--position", "253"][..], "position 256 is past the caches"),
-        (&["analyze", "qwen3_5_35b_a3b", "--device", "qb1", "--layers", "4", "--tokens", "8"], "8 tokens a call: take fewer"),
+        (
+            &["analyze", "qwen3_5_35b_a3b", "--device", "qb1", "--layers", "4", "--tokens", "8"],
+            "8 tokens a call: take fewer",
+        ),
         (&["analyze", "tiny:layer0", "--tokens", "2"], "--tokens is of a whole model"),
         (&["analyze", "tiny", "--tokens", "0"], "0"),
     ] {

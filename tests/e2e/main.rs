@@ -4,6 +4,7 @@
 
 mod bad_input;
 mod build;
+mod calls;
 mod change;
 mod corrupt;
 mod cutoff;

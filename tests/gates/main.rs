@@ -3,6 +3,7 @@
 //! A broken model is broken for the float64 chain too, as a wrong description would be, so that only the
 //! captures of the published implementation can tell. Broken code or weights are the device's alone.
 
+mod calls;
 mod float16;
 
 use mica_device::isa;

@@ -1,7 +1,7 @@
 //! The ported model on the device, one call a token.
 
 use super::{Computed, Part, Ported, Source};
-use mica::host::{self, Feed, Run, values};
+use mica::host::{self, Called, Feed, Run, values};
 use mica_compile::Seams;
 use mica_device::object::{Kernel, Object};
 use mica_simulate::{Machine, Options, Program, SimError};
@@ -36,6 +36,37 @@ pub fn whole(source: &Source, ported: &Ported, ids: &[i64]) -> Result<Vec<u8>, S
     let feed = Feed { ids, ..Feed::default() };
     let run = run(source, &ported.parts.iter().collect::<Vec<_>>(), Seams::Whole, &feed)?;
     Ok(["hidden", "normed", "logits"].map(|name| run.outputs[name].as_slice()).concat())
+}
+
+/// Runs the linked kernels of `many`, compiled for calls of `tokens`, and of `one` for the rest; `change` is done to
+/// the former's code first.
+///
+/// # Errors
+/// A trap of the device.
+///
+/// # Panics
+/// If the parts do not link, or what `change` leaves is no program.
+pub fn prompt(
+    source: &Source,
+    (many, tokens): (&Ported, u64),
+    one: &Ported,
+    ids: &[i64],
+    change: impl FnOnce(&mut Kernel),
+) -> Result<Run, SimError> {
+    let product = &source.machine.product;
+    let linked = |ported: &Ported| {
+        let objects: Vec<&Object> = ported.parts.iter().map(|part| &part.object).collect();
+        mica_compile::link(&objects, product, Seams::Whole).unwrap_or_else(|e| panic!("{e}"))
+    };
+    let (mut kernel, rest) = (linked(many), linked(one));
+    change(&mut kernel);
+    let (program, left) = (Program::load(&kernel)?, Program::load(&rest)?);
+    let constants: Vec<&[u8]> = one.parts.iter().map(|part| part.constants.as_slice()).collect();
+    let machine = |p| Machine::new(p, product, &constants, Options::default());
+    let many = Called { program: &program, kernel: &kernel, tokens };
+    let one = Called { program: &left, kernel: &rest, tokens: 1 };
+    let feed = Feed { ids, ..Feed::default() };
+    host::prompt((&mut machine(&program)?, many), (&mut machine(&left)?, one), &feed, &constants)
 }
 
 fn parts(

@@ -10,7 +10,7 @@ mod parts;
 mod reference;
 
 pub use chain::Computed;
-pub use device::{forced, free, loaded, strict, whole};
+pub use device::{forced, free, loaded, prompt, strict, whole};
 pub use judge::{Captures, judge};
 pub use parts::{Part, Ported, Source};
 pub use reference::{forced_reference, in_float16, reference};

@@ -89,17 +89,22 @@ impl Ported {
             let packed = mica_pack::pack(&resolved, &mut held).unwrap_or_else(|e| panic!("{e}"));
             assert_eq!(mica_pack::in_words(&resolved, &packed), [], "these deliveries hold containers");
             let (plan, constants) = quantized(&packed, &source.recipe, &held);
-            let object = mica_compile::compile(
-                &packed.kind,
-                &function,
-                &plan,
-                &source.machine.product,
-                &options(source, &function),
-            );
-            let object = object.unwrap_or_else(|e| panic!("{e}"));
+            let object = compiled(source, &packed.kind, &function, &plan, 1);
             Part { place, function, plan, constants, object }
         };
         Ported { parts: stack.parts().into_iter().map(part).collect() }
+    }
+
+    /// The same, compiled for calls of so many tokens.
+    ///
+    /// # Panics
+    /// If the compiler refuses.
+    pub fn for_calls_of(&self, source: &Source, tokens: u64) -> Ported {
+        let of = |p: &Part| Part {
+            object: compiled(source, &p.object.kind, &p.function, &p.plan, tokens),
+            ..p.clone()
+        };
+        Ported { parts: self.parts.iter().map(of).collect() }
     }
 }
 
@@ -115,10 +120,13 @@ fn unrounded(function: &Function) -> Function {
 }
 
 /// Everything that a part computes leaves the device, but what only the reference has an edge for.
-fn options(source: &Source, function: &Function) -> Options {
+fn compiled(source: &Source, kind: &str, function: &Function, plan: &SegmentPlan, tokens: u64) -> Object {
     let exports =
         function.results.iter().map(|(name, _)| name.clone()).filter(|name| name != "router_logits");
-    Options { frac: source.machine.frac, capacity: source.capacity, exports: exports.collect(), tokens: 1 }
+    let (frac, capacity, exports) = (source.machine.frac, source.capacity, exports.collect());
+    let options = Options { frac, capacity, exports, tokens };
+    mica_compile::compile(kind, function, plan, &source.machine.product, &options)
+        .unwrap_or_else(|e| panic!("{e}"))
 }
 
 fn quantized(packed: &PackedLayer, recipe: &Recipe, held: &Held<'_>) -> (SegmentPlan, Vec<u8>) {
