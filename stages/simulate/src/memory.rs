@@ -3,7 +3,7 @@
 //! A value is written by one instruction and read by later ones until something overwrites it. From these lives
 //! follow the bytes that are live at once, which say how tight a memory really is: addresses alone do not, as L2
 //! is used round and round so that transfers run ahead. Loops are walked once; what is older than a loop and read
-//! in it lives to its end.
+//! in it lives to its end, unless the loop overwrites it.
 
 use crate::error::SimError;
 use crate::program::Program;
@@ -95,6 +95,8 @@ struct Value {
     what: usize,
     first: usize,
     last: usize,
+    /// The instruction that overwrites it.
+    until: usize,
 }
 
 /// The values of one memory.
@@ -133,18 +135,18 @@ impl Values {
             let (a, b) = (v.from.max(from), v.to.min(to));
             // what an instruction reads and overwrites is there once
             let last = if v.last == at && v.first < at { at - 1 } else { v.last };
-            self.dead.push(Value { from: a, to: b, last, ..v });
+            self.dead.push(Value { from: a, to: b, last, until: at, ..v });
         }
-        self.held.push(Value { from, to, what, first: at, last: at });
+        self.held.push(Value { from, to, what, first: at, last: at, until: usize::MAX });
     }
 
-    /// All values, those that a loop reads again living to its end.
+    /// All values, those that a loop reads again living to its end, or to where the loop overwrites them.
     fn finish(mut self, loops: &[(usize, usize)]) -> Vec<Value> {
         self.dead.append(&mut self.held);
         for &(start, end) in loops.iter().rev() {
             for v in &mut self.dead {
                 if v.first < start && (start..=end).contains(&v.last) {
-                    v.last = end;
+                    v.last = v.last.max(end.min(v.until.saturating_sub(1)));
                 }
             }
         }

@@ -67,6 +67,9 @@ fn what_is_older_than_a_loop_lives_to_its_end() {
     let used = "vun.neg t0, t1\nvun.exp t2, t0";
     assert_eq!(maps(&format!("{body}{used}"))[0].lrm.live, 512);
     assert_eq!(maps(&format!("{body}loop -, s16, body=2\n{used}"))[0].lrm.live, 768);
+    // what the body overwrites is the same bytes once more, not others beside them
+    let carried = "loop -, s16, body=2\nvun.neg t0, t1\nvun.exp t1, t0";
+    assert_eq!(maps(&format!("{body}{carried}"))[0].lrm.live, 512);
 }
 
 #[test]

@@ -13,7 +13,7 @@ use crate::ir::build::{self, Place};
 use mica_device::format::Format;
 use mica_device::isa::UnaryOp;
 use mica_device::object::Symbol;
-use mica_models::hir::ValueId;
+use mica_models::hir::{Op, ValueId};
 
 impl Lower<'_> {
     pub(super) fn region(&mut self, r: usize) -> Result<(), CompileError> {
@@ -124,6 +124,17 @@ impl Lower<'_> {
     fn head_node(&mut self, v: ValueId, home: Option<&Tensor>, b: u64) -> Result<(), CompileError> {
         let Some(node) = self.g.node(v) else { return Ok(()) };
         self.at(v);
+        let across = match &node.op {
+            Op::Reduce { axis, .. } | Op::Slice { axis, .. } => *axis == 0,
+            Op::Concat { axis } | Op::RepeatInterleave { axis, .. } => *axis == 0,
+            Op::Transpose { perm } => perm.first() != Some(&0),
+            _ => false,
+        };
+        if across {
+            let what =
+                "heads do not meet where a state runs head by head: only the axes after the first change";
+            return Err(self.g.unsupported(v, what));
+        }
         let place = home.map(|t| t.at(b));
         self.destination = place.clone();
         let mut value = self.op(v, node)?;

@@ -3,6 +3,7 @@
 mod memory;
 mod patterns;
 mod rules;
+mod tokens;
 
 use crate::graph::Graph;
 use crate::graph::pattern::Rules;
@@ -57,7 +58,13 @@ fn options(f: &Function) -> Options {
 
 /// The tile IR, or the error.
 fn ir(f: &Function) -> String {
-    match tile_ir(f, &plan(f), &Product::named("qb1").unwrap(), &options(f)) {
+    ir_of(f, 1)
+}
+
+/// The same of several tokens a call.
+fn ir_of(f: &Function, tokens: u64) -> String {
+    let o = Options { tokens, ..options(f) };
+    match tile_ir(f, &plan(f), &Product::named("qb1").unwrap(), &o) {
         Ok(text) => text,
         Err(e) => e.to_string(),
     }

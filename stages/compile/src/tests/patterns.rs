@@ -4,7 +4,7 @@ use super::{f32s, ints, ir, rules};
 use mica_models::hir::{Builder, Dim, DimVar, Dtype, Function, Op, Type};
 
 /// A causal convolution over a window of three rows.
-fn convolution() -> Function {
+pub(super) fn convolution() -> Function {
     let mut b = Builder::new("f");
     let state = b.param("state", Type::new(Dtype::BF16, &[2, 64]));
     let x = b.param("x", Type::new(Dtype::BF16, &[64]));
@@ -54,7 +54,7 @@ fn a_window_of_rows_is_never_whole() {
 }
 
 /// One step of a recurrence on two matrices.
-fn recurrence() -> Function {
+pub(super) fn recurrence() -> Function {
     let mut b = Builder::new("f");
     let s = b.param("s", f32s(&[2, 8, 16]));
     let k = b.param("k", f32s(&[2, 8]));

@@ -33,7 +33,7 @@ pub use traffic::{Kind, Traffic, storage};
 pub use work::Work;
 
 /// The version of the count, part of the key of every report; raised whenever a kernel gets other figures.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;
 /// The edge whose value the count knows, with or without a direction behind a dot (`pos.in`).
 pub const POSITION_EDGE: &str = "pos";
 /// Instructions after which a count is given up.
