@@ -43,7 +43,7 @@ fn on_device(source: &Source, part: &Part, hidden: &[f64]) -> (Values, Vec<f64>)
             let share = &e.shares[0].2;
             let bytes = match e.name.as_str() {
                 "hidden.in" => {
-                    let bytes = encoded(hidden, share.format, share.frac);
+                    let bytes = encoded(hidden, share.format, share.frac).unwrap_or_else(|e| panic!("{e}"));
                     let shape = Shape { format: share.format, frac: share.frac, elements: 0 };
                     given = values(&bytes, &shape);
                     bytes

@@ -34,6 +34,7 @@ use mica_device::object::EdgeUse;
 use mica_device::product::Product;
 use mica_device::segment::SegmentPlan;
 use mica_models::hir::{Node, Op, ParamKind, ValueId};
+use rotary::Rotation;
 use std::ops::Range;
 use tensor::Tensor;
 
@@ -71,8 +72,8 @@ pub(crate) struct Lower<'a> {
     values: Vec<Value>,
     /// F16 broadcasts made so far: what of, and where.
     broadcasts: Vec<(Tensor, Tensor)>,
-    /// Rotary tables made so far: (position, its token, elements, base), cos, sin.
-    rotations: Vec<((ValueId, u64, u64, u64), Tensor, Tensor)>,
+    /// Rotary tables made so far: cos, sin.
+    rotations: Vec<(Rotation, Tensor, Tensor)>,
     /// Rotary frequencies loaded so far: (elements, base).
     frequencies: Vec<((u64, u64), Tensor)>,
     /// What earlier tokens leave to later ones, as an edge would hold it: (value, its token, format).

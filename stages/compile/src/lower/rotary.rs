@@ -9,6 +9,17 @@ use mica_device::layout::ALIGN;
 use mica_device::object::Symbol;
 use mica_models::hir::ValueId;
 
+/// What a rotary table is of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Rotation {
+    /// The position, and whose it is.
+    position: ValueId,
+    token: u64,
+    /// Rotating elements, and the bits of their base.
+    elements: u64,
+    base: u64,
+}
+
 /// The frequencies of `rotary` rotating elements, `rotary / 2` of them.
 pub(super) fn frequencies(rotary: u64, theta: f64) -> Vec<f32> {
     (0..rotary / 2)
@@ -31,7 +42,8 @@ impl Lower<'_> {
 
     /// cos and sin at a position, made once for all who rotate by it.
     fn rotation(&mut self, pos: ValueId, rotary: u64, theta: f64) -> Result<(Tensor, Tensor), CompileError> {
-        let key = (self.g.root(pos), self.token, rotary, theta.to_bits());
+        let (position, token, base) = (self.g.root(pos), self.token, theta.to_bits());
+        let key = Rotation { position, token, elements: rotary, base };
         if let Some((_, cos, sin)) = self.rotations.iter().find(|(k, _, _)| *k == key) {
             return Ok((cos.clone(), sin.clone()));
         }
