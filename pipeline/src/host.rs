@@ -24,6 +24,15 @@ pub struct Called<'k> {
     pub tokens: u64,
 }
 
+/// Why a prompt was not run to its end, and in which of its two programs.
+#[derive(Debug)]
+pub struct Stopped<'k> {
+    /// Why.
+    pub error: SimError,
+    /// The program that said so.
+    pub program: &'k Program,
+}
+
 /// What a run of some consecutive tokens starts from.
 #[derive(Clone, Default)]
 pub struct Feed<'a> {
@@ -94,23 +103,25 @@ pub fn run(
 ///
 /// # Errors
 /// As [`run_with`].
-pub fn prompt<'c>(
-    (machine, many): (&mut Machine<'c>, Called<'_>),
-    (rest, one): (&mut Machine<'c>, Called<'_>),
+pub fn prompt<'c, 'k>(
+    (machine, many): (&mut Machine<'c>, Called<'k>),
+    (rest, one): (&mut Machine<'c>, Called<'k>),
     feed: &Feed<'_>,
     weights: &[&[u8]],
-) -> Result<Run, SimError> {
+) -> Result<Run, Stopped<'k>> {
+    let stopped = |program| move |error| Stopped { error, program };
     let all = feed.ids.len();
     let full = all - all % many.tokens as usize;
     let call = |_, machine: &mut Machine<'c>, edges: &mut Edges<'_>| machine.call(edges);
-    let mut run = run_with(machine, many, &feed.part(0..full), weights, call)?;
+    let mut run =
+        run_with(machine, many, &feed.part(0..full), weights, call).map_err(stopped(many.program))?;
     if full < all {
         let mut left = feed.part(full..all);
         left.states = run.states.iter().map(|(name, bytes)| (name.clone(), bytes.as_slice())).collect();
         for (name, rows) in &run.rows {
             left.rows.entry(name.clone()).or_default().push(rows);
         }
-        let then = run_with(rest, one, &left, weights, call)?;
+        let then = run_with(rest, one, &left, weights, call).map_err(stopped(one.program))?;
         run.append(then);
     }
     Ok(run)

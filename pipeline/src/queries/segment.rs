@@ -10,7 +10,7 @@ use super::{
 use crate::action::{BodyError, Outcome, Produced, Request, action};
 use crate::env::Env;
 use crate::graph::{Call, Routing, segment as segment_job};
-use crate::host::{self, Called, Feed, Shape};
+use crate::host::{self, Called, Feed, Shape, Stopped};
 use mica_cache::{Blob, Digest, Recipe, encode};
 use mica_compile::Seams;
 use mica_device::NUMERICS;
@@ -215,22 +215,26 @@ impl Simulation<'_> {
     /// Runs the feed and stores everything it leaves.
     pub fn run(&self, feed: &Feed<'_>) -> std::result::Result<Produced, BodyError> {
         let Kernels { kernel, tokens, rest } = self.kernels;
-        let one = rest.unwrap_or(kernel);
-        let [program, left] = [kernel, one].map(|k| Program::load(k).map_err(BodyError::stage));
-        let (program, left) = (program?, left?);
+        let program = Program::load(kernel).map_err(BodyError::stage)?;
         let slices: Vec<&[u8]> = self.constants.1.iter().map(|b| &**b).collect();
         let options = Options { threads: self.env.threads, ..Options::default() };
-        let machine = |p| Machine::new(p, self.product, &slices, options).map_err(BodyError::stage);
-        let mut many = machine(&program)?;
         let called = Called { program: &program, kernel, tokens };
+        let said = |s: Stopped<'_>| BodyError::Stage(explained(&s.error, s.program));
         let run = match rest {
-            None => host::run_with(&mut many, called, feed, &slices, |_, machine, edges| machine.call(edges)),
-            Some(kernel) => {
-                let one = Called { program: &left, kernel, tokens: 1 };
-                host::prompt((&mut many, called), (&mut machine(&left)?, one), feed, &slices)
+            None => {
+                let mut machine =
+                    Machine::new(&program, self.product, &slices, options).map_err(BodyError::stage)?;
+                host::run_with(&mut machine, called, feed, &slices, |_, machine, edges| machine.call(edges))
+                    .map_err(|error| said(Stopped { error, program: &program }))?
+            }
+            Some(rest) => {
+                let left = Program::load(rest).map_err(BodyError::stage)?;
+                let machine = |p| Machine::new(p, self.product, &slices, options).map_err(BodyError::stage);
+                let one = Called { program: &left, kernel: rest, tokens: 1 };
+                host::prompt((&mut machine(&program)?, called), (&mut machine(&left)?, one), feed, &slices)
+                    .map_err(said)?
             }
         };
-        let run = run.map_err(|e| BodyError::Stage(explained(&e, &program)))?;
         // they are mapped: what was computed counts only if nobody has touched them meanwhile
         constants(self.env, self.constants.0)?;
         let mut made = Produced::default();

@@ -11,7 +11,7 @@ use mica_models::hir::{Builder, Dtype, Function, HirError, Op, Type};
 use mica_simulate::{Edges, Machine, Program};
 use std::collections::BTreeMap;
 use support::weights::{self, Weights};
-use support::{inputs, options, product, prove, tiny};
+use support::{inputs, odd, options, product, prove, tiny};
 
 const PRODUCTS: [&str; 2] = ["qb1", "qb16"];
 
@@ -44,7 +44,7 @@ fn given(e: &Entry, pos: u64, n: u64) -> Vec<u8> {
     let scalar = share.is_scalar();
     let each = tokens.flat_map(|t| match e.name.as_str() {
         "pos.in" => (t as i64).to_le_bytes().to_vec(),
-        _ if scalar => ((inputs(&e.name, 1, t)[0].abs() * 2000.0) as i64).to_le_bytes().to_vec(),
+        _ if scalar => ((inputs(&e.name, 1, t)[0].abs() * 150.0) as i64).to_le_bytes().to_vec(),
         "forced_ids.in" => vec![0xff; 4 * one as usize],
         _ => support::encode(share, &inputs(base(e), one as usize, t)),
     });
@@ -188,6 +188,39 @@ fn full_attention() {
         agree(f, &[2, 4], first);
     }
     agree(f, &[3], 123);
+}
+
+/// No dimension is a power of two or a multiple of a tile, and a window is shorter than a call.
+#[test]
+fn odd_dimensions() {
+    let odd = odd();
+    agree(&odd.embed, &[3], 0);
+    agree(&odd.head, &[2], 0);
+    for kind in &odd.kinds {
+        agree(&kind.function, &[3, 5], 126);
+    }
+}
+
+/// Appending to the caches costs no entry: a kernel of several tokens has the entries of one, and fits as it does.
+#[test]
+fn a_cache_in_both_directions_is_one_entry() {
+    let stack = tiny();
+    let entries = |tokens| {
+        let exports = |f: &Function| {
+            let all = f.results.iter().map(|(n, _)| n.clone());
+            all.filter(|n| n != "hidden" && n != "router_logits").collect()
+        };
+        let part = |f: &Function| {
+            let o = Options { tokens, exports: exports(f), ..options(f) };
+            compile(&f.name, f, &weights::plan(f), &product("qb4"), &o).unwrap()
+        };
+        let parts = stack.parts().into_iter().map(|p| part(stack.function(p).unwrap())).collect::<Vec<_>>();
+        let kernel = link(&parts.iter().collect::<Vec<_>>(), &product("qb4"), Seams::Whole).unwrap();
+        prove(&kernel);
+        kernel.entries.iter().map(|e| e.name.replace(".inout", ".in")).collect::<Vec<_>>()
+    };
+    let one = entries(1);
+    assert_eq!((one.len(), entries(4)), (15, one));
 }
 
 /// `next = silu(W · state + x)`, of which every step waits for the one before; `y` reads the state before and after it.

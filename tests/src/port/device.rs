@@ -66,7 +66,8 @@ pub fn prompt(
     let many = Called { program: &program, kernel: &kernel, tokens };
     let one = Called { program: &left, kernel: &rest, tokens: 1 };
     let feed = Feed { ids, ..Feed::default() };
-    host::prompt((&mut machine(&program)?, many), (&mut machine(&left)?, one), &feed, &constants)
+    let run = host::prompt((&mut machine(&program)?, many), (&mut machine(&left)?, one), &feed, &constants);
+    run.map_err(|stopped| stopped.error)
 }
 
 fn parts(

@@ -33,6 +33,24 @@ pub fn describe(config: &str) -> Stack {
     mica_models::describe(mica_models::model_for(config).unwrap(), config).unwrap()
 }
 
+/// A stack of which no dimension is a power of two or a multiple of a tile.
+pub fn odd() -> Stack {
+    describe(
+        r#"{
+        "model_type": "qwen3_5_moe_text", "vocab_size": 101, "hidden_size": 72,
+        "num_hidden_layers": 2, "num_attention_heads": 9, "num_key_value_heads": 3, "head_dim": 24,
+        "linear_num_key_heads": 3, "linear_num_value_heads": 9, "linear_key_head_dim": 20,
+        "linear_value_head_dim": 12, "linear_conv_kernel_dim": 3, "num_experts": 11,
+        "num_experts_per_tok": 3, "moe_intermediate_size": 40, "shared_expert_intermediate_size": 56,
+        "rms_norm_eps": 1e-6, "hidden_act": "silu", "tie_word_embeddings": false,
+        "attention_bias": false, "attn_output_gate": true, "full_attention_interval": 2,
+        "max_position_embeddings": 512, "layer_types": ["linear_attention", "full_attention"],
+        "rope_parameters": {"rope_type": "default", "rope_theta": 10000,
+            "partial_rotary_factor": 0.5, "mrope_section": [2, 2, 2], "mrope_interleaved": true}
+    }"#,
+    )
+}
+
 pub fn options(f: &Function) -> Options {
     let exports = f.results.iter().map(|(n, _)| n.clone()).filter(|n| n != "hidden").collect();
     Options { frac: FRAC, capacity: CAPACITY, exports, tokens: 1 }
