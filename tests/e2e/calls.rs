@@ -43,6 +43,18 @@ fn validations_run_their_steps_in_one_call() {
     }
 }
 
+/// Constants that come on edges come once a call, for all its tokens.
+#[test]
+fn constants_on_edges_serve_calls_of_several_tokens() {
+    let mut workspace = tiny();
+    workspace.set("device.sim.constants", "edges");
+    let target = "score:tiny[layers=1,call=3].decode";
+    let run = workspace.build_well(&[target]);
+    let gates = run.gates(target);
+    assert_eq!(gates["whole-kernel"], Some(true));
+    assert!(gates.values().all(|pass| *pass == Some(true)), "{gates:?}");
+}
+
 #[test]
 fn the_debugger_stops_in_the_call_of_a_token() {
     let mut workspace = tiny();

@@ -50,7 +50,7 @@ pub fn prompt(
     source: &Source,
     (many, tokens): (&Ported, u64),
     one: &Ported,
-    ids: &[i64],
+    feed: &Feed<'_>,
     change: impl FnOnce(&mut Kernel),
 ) -> Result<Run, SimError> {
     let product = &source.machine.product;
@@ -65,8 +65,7 @@ pub fn prompt(
     let machine = |p| Machine::new(p, product, &constants, Options::default());
     let many = Called { program: &program, kernel: &kernel, tokens };
     let one = Called { program: &left, kernel: &rest, tokens: 1 };
-    let feed = Feed { ids, ..Feed::default() };
-    let run = host::prompt((&mut machine(&program)?, many), (&mut machine(&left)?, one), &feed, &constants);
+    let run = host::prompt((&mut machine(&program)?, many), (&mut machine(&left)?, one), feed, &constants);
     run.map_err(|stopped| stopped.error)
 }
 
