@@ -123,7 +123,7 @@ fn linear_attention() {
 #[test]
 fn full_attention() {
     let f = &tiny().kinds[1].function;
-    for ctx in [0, 1, 127, 128, 129, 256] {
+    for ctx in [0, 1, 127, 128, 129, 255, 256, 257, 384, 385, 512] {
         agree(f, "full_attention", 20 + ctx, &step(f, ctx, ctx));
     }
 }

@@ -56,6 +56,11 @@ pub fn repeat(count: u8, counter: u8) -> Inst {
     inst(Opcode::Loop, [Reg::Scalar(count), Reg::Scalar(counter)])
 }
 
+/// `S[to] = value`.
+pub fn sli(to: u8, value: i64) -> Inst {
+    Inst { z: value as u64, ..inst(Opcode::Sli, [Reg::Scalar(to)]) }
+}
+
 /// `S[to] = S[a] op imm`.
 pub fn salui(op: ScalarOp, to: u8, a: u8, imm: i64) -> Inst {
     Inst { flags: op as u8 | 0x80, z: imm as u64, ..inst(Opcode::Salu, [Reg::Scalar(to), Reg::Scalar(a)]) }

@@ -95,6 +95,7 @@ impl fmt::Display for Inst {
             Opcode::Matv => write!(f, " {} rows, group {}", self.y, self.z),
             Opcode::Topk | Opcode::Vrot | Opcode::Sget => write!(f, " {}", self.x),
             Opcode::Dld | Opcode::Dst | Opcode::Sld => write!(f, "+{}", self.z),
+            Opcode::Sli => write!(f, ",{}", self.z as i64),
             Opcode::Salu if self.flags & 0x80 != 0 => write!(f, ",{}", self.z as i64),
             _ => Ok(()),
         }

@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 use weights::Weights;
 
 pub const FRAC: u8 = 20;
-pub const CAPACITY: u64 = 256;
+pub const CAPACITY: u64 = 512;
 
 /// The shipped model's stack.
 pub fn tiny() -> Stack {
