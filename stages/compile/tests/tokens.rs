@@ -184,7 +184,7 @@ fn linear_attention() {
 #[test]
 fn full_attention() {
     let f = &tiny().kinds[1].function;
-    for first in [0, 120, 126, 127, 128, 200] {
+    for first in [0, 120, 126, 127, 128, 200, 254, 383] {
         agree(f, &[2, 4], first);
     }
     agree(f, &[3], 123);

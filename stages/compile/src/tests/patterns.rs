@@ -181,97 +181,99 @@ fn attention_walks_the_cache_in_blocks() {
     vbini.mul %9:f32[1x2],%9:f32[1x2],0.25
     vbin.sub.same %11:f32[1x2],%9:f32[1x2],%9:f32[1x2]
     vun.exp %11:f32[1x2],%11:f32[1x2]
-    salu.add s17,s16,255
-    salu.shr s17,s17,8
-    sli s18,0
-    salu.min s20,s18,s16
-    salu.sub s19,s16,s20
-    salu.min s19,s19,128
-    salu.mul s20,s20,32
-    salu.mul s21,s19,32
-    dld s0,s20,s21,@5[4096] k_cache.in+0
-    dld s0,s20,s21,@6[4096] v_cache.in+0
+    salu.add s17,s16,127
+    salu.shr s17,s17,7
+    salu.add s19,s17,1
+    salu.shr s19,s19,1
+    sli s20,0
+    salu.min s22,s20,s16
+    salu.sub s21,s16,s22
+    salu.min s21,s21,128
+    salu.mul s22,s22,32
+    salu.mul s23,s21,32
+    dld s0,s22,s23,@5[4096] k_cache.in+0
+    dld s0,s22,s23,@6[4096] v_cache.in+0
     fence
-    loop s17,s18
-      salu.shl s18,s18,8
-      salu.add s18,s18,128
-      salu.min s23,s18,s16
-      salu.sub s22,s16,s23
-      salu.min s22,s22,128
-      salu.mul s23,s23,32
-      salu.mul s24,s22,32
-      dld s0,s23,s24,@7[4096] k_cache.in+0
-      dld s0,s23,s24,@8[4096] v_cache.in+0
-      ldt.f16 %12:f16[s19<=128x16],@5[4096]
-      ldt.f16 %13:f16[s19<=128x16],@6[4096]
-      tmv %14:f32[s19<=128x1],%12:f16[s19<=128x16],%4:f32[1x16]
-      vbini.mul %14:f32[s19<=128x1],%14:f32[s19<=128x1],0.25
-      red.max.cols %15:f32[1x1],%14:f32[s19<=128x1]
+    loop s19,s20
+      salu.shl s20,s20,8
+      salu.add s20,s20,128
+      salu.min s25,s20,s16
+      salu.sub s24,s16,s25
+      salu.min s24,s24,128
+      salu.mul s25,s25,32
+      salu.mul s26,s24,32
+      dld s0,s25,s26,@7[4096] k_cache.in+0
+      dld s0,s25,s26,@8[4096] v_cache.in+0
+      ldt.f16 %12:f16[s21<=128x16],@5[4096]
+      ldt.f16 %13:f16[s21<=128x16],@6[4096]
+      tmv %14:f32[s21<=128x1],%12:f16[s21<=128x16],%4:f32[1x16]
+      vbini.mul %14:f32[s21<=128x1],%14:f32[s21<=128x1],0.25
+      red.max.cols %15:f32[1x1],%14:f32[s21<=128x1]
       vbin.max.same %15:f32[1x1],%15:f32[1x1],%9:f32[1x1]
       vbin.sub.same %16:f32[1x1],%9:f32[1x1],%15:f32[1x1]
       vun.exp %16:f32[1x1],%16:f32[1x1]
-      vbin.sub.cyclic %14:f32[s19<=128x1],%14:f32[s19<=128x1],%15:f32[1x1]
-      vun.exp %14:f32[s19<=128x1],%14:f32[s19<=128x1]
-      red.sum.cols %17:f32[1x1],%14:f32[s19<=128x1]
+      vbin.sub.cyclic %14:f32[s21<=128x1],%14:f32[s21<=128x1],%15:f32[1x1]
+      vun.exp %14:f32[s21<=128x1],%14:f32[s21<=128x1]
+      red.sum.cols %17:f32[1x1],%14:f32[s21<=128x1]
       vbin.mul.same %11:f32[1x1],%11:f32[1x1],%16:f32[1x1]
       vbin.add.same %11:f32[1x1],%11:f32[1x1],%17:f32[1x1]
       vbin.mul.cyclic %10:f32[1x16],%10:f32[1x16],%16:f32[1x1]
-      tmvt.more %10:f32[1x16],%13:f16[s19<=128x16],%14:f32[s19<=128x1]
+      tmvt.more %10:f32[1x16],%13:f16[s21<=128x16],%14:f32[s21<=128x1]
       vun.cvt %9:f32[1x1],%15:f32[1x1]
-      tmv %18:f32[s19<=128x1],%12:f16[s19<=128x16],%4+64:f32[1x16]
-      vbini.mul %18:f32[s19<=128x1],%18:f32[s19<=128x1],0.25
-      red.max.cols %19:f32[1x1],%18:f32[s19<=128x1]
+      tmv %18:f32[s21<=128x1],%12:f16[s21<=128x16],%4+64:f32[1x16]
+      vbini.mul %18:f32[s21<=128x1],%18:f32[s21<=128x1],0.25
+      red.max.cols %19:f32[1x1],%18:f32[s21<=128x1]
       vbin.max.same %19:f32[1x1],%19:f32[1x1],%9+4:f32[1x1]
       vbin.sub.same %20:f32[1x1],%9+4:f32[1x1],%19:f32[1x1]
       vun.exp %20:f32[1x1],%20:f32[1x1]
-      vbin.sub.cyclic %18:f32[s19<=128x1],%18:f32[s19<=128x1],%19:f32[1x1]
-      vun.exp %18:f32[s19<=128x1],%18:f32[s19<=128x1]
-      red.sum.cols %21:f32[1x1],%18:f32[s19<=128x1]
+      vbin.sub.cyclic %18:f32[s21<=128x1],%18:f32[s21<=128x1],%19:f32[1x1]
+      vun.exp %18:f32[s21<=128x1],%18:f32[s21<=128x1]
+      red.sum.cols %21:f32[1x1],%18:f32[s21<=128x1]
       vbin.mul.same %11+4:f32[1x1],%11+4:f32[1x1],%20:f32[1x1]
       vbin.add.same %11+4:f32[1x1],%11+4:f32[1x1],%21:f32[1x1]
       vbin.mul.cyclic %10+64:f32[1x16],%10+64:f32[1x16],%20:f32[1x1]
-      tmvt.more %10+64:f32[1x16],%13:f16[s19<=128x16],%18:f32[s19<=128x1]
+      tmvt.more %10+64:f32[1x16],%13:f16[s21<=128x16],%18:f32[s21<=128x1]
       vun.cvt %9+4:f32[1x1],%19:f32[1x1]
       fence
-      salu.min s23,s22,1
-      loop s23,s23
-        salu.add s18,s18,128
-        salu.min s20,s18,s16
-        salu.sub s19,s16,s20
-        salu.min s19,s19,128
-        salu.mul s20,s20,32
-        salu.mul s21,s19,32
-        dld s0,s20,s21,@5[4096] k_cache.in+0
-        dld s0,s20,s21,@6[4096] v_cache.in+0
-        ldt.f16 %22:f16[s22<=128x16],@7[4096]
-        ldt.f16 %23:f16[s22<=128x16],@8[4096]
-        tmv %24:f32[s22<=128x1],%22:f16[s22<=128x16],%4:f32[1x16]
-        vbini.mul %24:f32[s22<=128x1],%24:f32[s22<=128x1],0.25
-        red.max.cols %25:f32[1x1],%24:f32[s22<=128x1]
+      salu.min s25,s24,1
+      loop s25,s25
+        salu.add s20,s20,128
+        salu.min s22,s20,s16
+        salu.sub s21,s16,s22
+        salu.min s21,s21,128
+        salu.mul s22,s22,32
+        salu.mul s23,s21,32
+        dld s0,s22,s23,@5[4096] k_cache.in+0
+        dld s0,s22,s23,@6[4096] v_cache.in+0
+        ldt.f16 %22:f16[s24<=128x16],@7[4096]
+        ldt.f16 %23:f16[s24<=128x16],@8[4096]
+        tmv %24:f32[s24<=128x1],%22:f16[s24<=128x16],%4:f32[1x16]
+        vbini.mul %24:f32[s24<=128x1],%24:f32[s24<=128x1],0.25
+        red.max.cols %25:f32[1x1],%24:f32[s24<=128x1]
         vbin.max.same %25:f32[1x1],%25:f32[1x1],%9:f32[1x1]
         vbin.sub.same %26:f32[1x1],%9:f32[1x1],%25:f32[1x1]
         vun.exp %26:f32[1x1],%26:f32[1x1]
-        vbin.sub.cyclic %24:f32[s22<=128x1],%24:f32[s22<=128x1],%25:f32[1x1]
-        vun.exp %24:f32[s22<=128x1],%24:f32[s22<=128x1]
-        red.sum.cols %27:f32[1x1],%24:f32[s22<=128x1]
+        vbin.sub.cyclic %24:f32[s24<=128x1],%24:f32[s24<=128x1],%25:f32[1x1]
+        vun.exp %24:f32[s24<=128x1],%24:f32[s24<=128x1]
+        red.sum.cols %27:f32[1x1],%24:f32[s24<=128x1]
         vbin.mul.same %11:f32[1x1],%11:f32[1x1],%26:f32[1x1]
         vbin.add.same %11:f32[1x1],%11:f32[1x1],%27:f32[1x1]
         vbin.mul.cyclic %10:f32[1x16],%10:f32[1x16],%26:f32[1x1]
-        tmvt.more %10:f32[1x16],%23:f16[s22<=128x16],%24:f32[s22<=128x1]
+        tmvt.more %10:f32[1x16],%23:f16[s24<=128x16],%24:f32[s24<=128x1]
         vun.cvt %9:f32[1x1],%25:f32[1x1]
-        tmv %28:f32[s22<=128x1],%22:f16[s22<=128x16],%4+64:f32[1x16]
-        vbini.mul %28:f32[s22<=128x1],%28:f32[s22<=128x1],0.25
-        red.max.cols %29:f32[1x1],%28:f32[s22<=128x1]
+        tmv %28:f32[s24<=128x1],%22:f16[s24<=128x16],%4+64:f32[1x16]
+        vbini.mul %28:f32[s24<=128x1],%28:f32[s24<=128x1],0.25
+        red.max.cols %29:f32[1x1],%28:f32[s24<=128x1]
         vbin.max.same %29:f32[1x1],%29:f32[1x1],%9+4:f32[1x1]
         vbin.sub.same %30:f32[1x1],%9+4:f32[1x1],%29:f32[1x1]
         vun.exp %30:f32[1x1],%30:f32[1x1]
-        vbin.sub.cyclic %28:f32[s22<=128x1],%28:f32[s22<=128x1],%29:f32[1x1]
-        vun.exp %28:f32[s22<=128x1],%28:f32[s22<=128x1]
-        red.sum.cols %31:f32[1x1],%28:f32[s22<=128x1]
+        vbin.sub.cyclic %28:f32[s24<=128x1],%28:f32[s24<=128x1],%29:f32[1x1]
+        vun.exp %28:f32[s24<=128x1],%28:f32[s24<=128x1]
+        red.sum.cols %31:f32[1x1],%28:f32[s24<=128x1]
         vbin.mul.same %11+4:f32[1x1],%11+4:f32[1x1],%30:f32[1x1]
         vbin.add.same %11+4:f32[1x1],%11+4:f32[1x1],%31:f32[1x1]
         vbin.mul.cyclic %10+64:f32[1x16],%10+64:f32[1x16],%30:f32[1x1]
-        tmvt.more %10+64:f32[1x16],%23:f16[s22<=128x16],%28:f32[s22<=128x1]
+        tmvt.more %10+64:f32[1x16],%23:f16[s24<=128x16],%28:f32[s24<=128x1]
         vun.cvt %9+4:f32[1x1],%29:f32[1x1]
         fence
       end
