@@ -7,18 +7,15 @@ use crate::packed::{Digest, Hasher, Source};
 use crate::resolve::Virtual;
 use crate::scheme::Scheme;
 use std::borrow::Cow;
-use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 
-/// Tensors by name, and what packing has asked for.
+/// Tensors by name, and those that packing has given a digest.
 #[derive(Clone, Default)]
 pub struct MemoryDelivery {
     /// The tensors.
     pub tensors: BTreeMap<String, (TensorInfo, Vec<u8>)>,
     /// How integers are packed.
     pub scheme: Option<Scheme>,
-    /// Tensors that packing has read, by their pieces.
-    pub read: RefCell<Vec<Virtual>>,
     by_digest: HashMap<Digest, Vec<u8>>,
 }
 
@@ -103,7 +100,6 @@ impl Contents for MemoryDelivery {
     }
 
     fn bytes(&self, tensor: &Virtual) -> Result<Cow<'_, [u8]>, Self::Error> {
-        self.read.borrow_mut().push(tensor.clone());
         Ok(Cow::Owned(self.joined(tensor)))
     }
 

@@ -6,7 +6,10 @@ use common::{bf16, packed, stack, w4a16};
 use mica_models::analysis::WeightUse;
 use mica_models::stack::Part;
 use mica_pack::testing::MemoryDelivery;
-use mica_pack::{Dtype, PackedLayer, resolve, unread};
+use mica_pack::{Contents, Digest, Dtype, Hasher, PackedLayer, Virtual, pack, resolve, unread};
+use std::borrow::Cow;
+use std::cell::RefCell;
+use std::convert::Infallible;
 
 const PUBLISHED: &str = "model.language_model.";
 
@@ -110,6 +113,33 @@ fn roles_stand_in_segment_order() {
     assert_eq!(embed.tensors[0].weight_use, WeightUse::Table);
 }
 
+/// A delivery, and the tensors of it that packing has read.
+struct Watched {
+    delivery: MemoryDelivery,
+    read: RefCell<Vec<String>>,
+}
+
+impl Contents for Watched {
+    type Error = Infallible;
+
+    fn digest(&mut self, tensor: &Virtual) -> Result<Digest, Infallible> {
+        self.delivery.digest(tensor)
+    }
+
+    fn bytes(&self, tensor: &Virtual) -> Result<Cow<'_, [u8]>, Infallible> {
+        self.read.borrow_mut().extend(tensor.pieces.iter().cloned());
+        self.delivery.bytes(tensor)
+    }
+
+    fn hasher(&self, dtype: Dtype, shape: &[u64]) -> Result<Hasher, Infallible> {
+        self.delivery.hasher(dtype, shape)
+    }
+
+    fn store(&mut self, dtype: Dtype, shape: &[u64], bytes: Vec<u8>) -> Result<Digest, Infallible> {
+        self.delivery.store(dtype, shape, bytes)
+    }
+}
+
 #[test]
 fn only_what_is_laid_out_anew_is_read() {
     let mut delivery = bf16();
@@ -121,9 +151,11 @@ fn only_what_is_laid_out_anew_is_read() {
     let bytes = published.iter().flat_map(|x| x.to_le_bytes()).collect();
     delivery.insert(&name, info.dtype, &info.shape, bytes);
 
-    let layer = packed(&mut delivery, &stack(), Part::Layer(0));
-    assert_eq!(delivery.read.borrow().len(), 1);
-    assert_eq!(delivery.read.borrow()[0].pieces, [name]);
+    let resolved = resolve(&delivery, &stack(), Part::Layer(0)).unwrap();
+    let mut watched = Watched { delivery, read: RefCell::default() };
+    let layer = pack(&resolved, &mut watched).unwrap();
+    let Watched { delivery, read } = watched;
+    assert_eq!(read.into_inner(), [name]);
     let conv = layer.tensor("linear_attn.conv1d.weight").unwrap();
     assert_eq!((&conv.data.shape, conv.data.dtype), (&conv.shape, Dtype::BF16));
     assert_eq!(conv.shape, [taps, info.shape[0]]);
