@@ -11,7 +11,7 @@ use mica_models::hir::{Builder, Dtype, Function, HirError, Op, Type};
 use mica_simulate::{Edges, Machine, Program};
 use std::collections::BTreeMap;
 use support::weights::{self, Weights};
-use support::{inputs, odd, options, product, prove, tiny};
+use support::{Lcg, inputs, odd, options, product, prove, tiny};
 
 const PRODUCTS: [&str; 2] = ["qb1", "qb16"];
 
@@ -360,4 +360,67 @@ fn parts_of_different_calls_do_not_meet() {
     let (embed, head) = (part(&stack.embed, 2), part(&stack.head, 1));
     let e = link(&[&embed, &head], &product("qb4"), Seams::Whole).unwrap_err();
     assert!(matches!(e, CompileError::Seam { part: 1, .. }), "{e:?}");
+}
+
+/// A function made up of vectors, matrices, norms and up to three states that wait for each other as it happens.
+fn random(seed: u64) -> Result<Function, HirError> {
+    const WIDTH: u64 = 64;
+    let mut rng = Lcg(seed);
+    let mut pick = |n: usize| rng.bits() as usize % n;
+    let mut b = Builder::new("random");
+    let vector = |dtype| Type::new(dtype, &[WIDTH]);
+    let mut pool = vec![b.param("x", vector(Dtype::F32)), b.param("z", vector(Dtype::F32))];
+    let mut states = Vec::new();
+    for s in 0..pick(4) {
+        let dtype = [Dtype::F32, Dtype::BF16][pick(2)];
+        let state = b.param(format!("state{s}"), vector(dtype));
+        pool.push(b.cast(state, Dtype::F32)?);
+        states.push(dtype);
+    }
+    for n in 0..4 + pick(12) {
+        let (p, q) = (pool[pick(pool.len())], pool[pick(pool.len())]);
+        pool.push(match pick(8) {
+            0 => b.add(p, q)?,
+            1 => b.sub(p, q)?,
+            2 => b.mul(p, q)?,
+            3 => b.unary(Op::Silu, p)?,
+            4 => b.unary(Op::Sigmoid, p)?,
+            5 => {
+                let w = b.weight(format!("n{n}"), vector(Dtype::F32));
+                b.op(Op::RmsNorm { eps: 1e-6 }, &[p, w])?
+            }
+            6 => b.weight(format!("v{n}"), vector(Dtype::F32)),
+            _ => {
+                let w = b.weight(format!("w{n}.weight"), Type::new(Dtype::F32, &[WIDTH, WIDTH]));
+                b.matmul(w, p)?
+            }
+        });
+    }
+    for (s, dtype) in states.into_iter().enumerate() {
+        // values stay small however many tokens follow
+        let next = b.unary(Op::Sigmoid, pool[pick(pool.len())])?;
+        let next = b.cast(next, dtype)?;
+        b.result(format!("state{s}"), next);
+    }
+    for y in 0..1 + pick(2) {
+        let v = b.unary(Op::Silu, pool[pool.len() - 1 - pick(3)])?;
+        b.result(format!("y{y}"), v);
+    }
+    b.finish()
+}
+
+#[test]
+fn functions_as_they_come() {
+    let mut with_states = 0;
+    for seed in 0..60 {
+        let f = random(seed).unwrap();
+        with_states += u32::from(f.results.len() > 2);
+        let w = weights::random(&f, seed);
+        let product = product("qb1");
+        let one = run(&kernel(&f, &w, &product, 1, Constants::Baked), &w, &product, (1, 6), 0);
+        let n = 2 + seed % 2;
+        let k = kernel(&f, &w, &product, n, Constants::Baked);
+        assert!(run(&k, &w, &product, (n, 6 / n), 0) == one, "seed {seed}: {f:#?}");
+    }
+    assert!(with_states > 20);
 }
