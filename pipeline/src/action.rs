@@ -163,13 +163,14 @@ pub fn action(
         Ok(Err(BodyError::Lost(blob))) => {
             return Err(NodeError::Lost { target: target.into(), blob: blob.to_string() });
         }
-        // whatever a body makes or says of zeros that nobody wrote
+        // names the file, if it is one of a delivery
+        Ok(Err(BodyError::Environment(message))) => return Err(environment(message)),
+        // whatever else a body makes or says of zeros that nobody wrote
         _ if cut::count() != cuts => return Err(environment(cut::MESSAGE.into())),
         Ok(Ok(p)) => p,
         Ok(Err(BodyError::Stage(message))) => {
             return Err(NodeError::Stage { target: target.into(), message });
         }
-        Ok(Err(BodyError::Environment(message))) => return Err(environment(message)),
         Err(panic) => match panic.downcast::<salsa::Cancelled>() {
             // a cancellation is a consequence; the query that caused it reports itself
             Ok(_) => return Err(NodeError::Stopped { target: target.into() }),
