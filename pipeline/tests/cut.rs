@@ -1,4 +1,5 @@
-//! A file that becomes shorter under a reader: the process goes on, and what was computed counts for nothing.
+//! A file that becomes shorter under a reader: the process goes on, and what was computed counts for nothing. One test,
+//! since cuts are counted for the process.
 
 use memmap2::Mmap;
 use mica::action::{BodyError, Produced, Request, action};
@@ -17,8 +18,13 @@ fn env(dir: &Path) -> Env {
     Env::new(cache, StampMemo::load(&dir.join("stamps")), 1 << 20)
 }
 
-/// Sums a mapped file within an action; `meanwhile` happens once it is mapped.
-fn sum(env: &Env, path: &Path, meanwhile: impl Fn(&File)) -> Result<u64, NodeError> {
+/// Sums a mapped file within an action; `meanwhile` happens once it is mapped, and `then` is what the body makes of it.
+fn sum(
+    env: &Env,
+    path: &Path,
+    meanwhile: impl Fn(&File),
+    then: Result<(), BodyError>,
+) -> Result<u64, NodeError> {
     let recipe = Recipe::new("sum", 1);
     let mut sum = 0;
     action(env, Request { target: "sum:file", recipe, memory: 1, bytes_in: 0 }, || {
@@ -27,7 +33,7 @@ fn sum(env: &Env, path: &Path, meanwhile: impl Fn(&File)) -> Result<u64, NodeErr
         let map = unsafe { Mmap::map(&file) }.map_err(BodyError::environment)?;
         meanwhile(&file);
         sum = map.iter().map(|&b| u64::from(b)).sum();
-        Ok(Produced::default())
+        then.map(|()| Produced::default())
     })?;
     Ok(sum)
 }
@@ -40,13 +46,24 @@ fn what_was_read_from_a_cut_file_is_not_published() {
     std::fs::write(&path, vec![1; PAGES * PAGE]).expect("a file");
     let env = env(dir.path());
     let before = cut::count();
-    let cut = sum(&env, &path, |file| file.set_len(PAGE as u64).expect("a shorter file"));
-    let message = cut::MESSAGE.to_string();
-    assert_eq!(cut, Err(NodeError::Environment { target: "sum:file".into(), message }));
+    let target = || "sum:file".to_string();
+    let environment = |message: &str| NodeError::Environment { target: target(), message: message.into() };
+    let blob = blake3::hash(b"constants");
+    // a blob that was cut is made again, and a body that knows which file it was says so better
+    for (then, expected) in [
+        (Ok(()), environment(cut::MESSAGE)),
+        (Err(BodyError::stage("a scale is zero")), environment(cut::MESSAGE)),
+        (Err(BodyError::environment("that file changed")), environment("that file changed")),
+        (Err(BodyError::Lost(blob)), NodeError::Lost { target: target(), blob: blob.to_string() }),
+    ] {
+        std::fs::write(&path, vec![1; PAGES * PAGE]).expect("a file");
+        let shorter = |file: &File| file.set_len(PAGE as u64).expect("a shorter file");
+        assert_eq!(sum(&env, &path, shorter, then), Err(expected));
+    }
     assert!(cut::count() > before);
     // nothing was kept, so it runs again, and what is whole is fine
     std::fs::write(&path, vec![1; PAGES * PAGE]).expect("a file");
     let counted = cut::count();
-    assert_eq!(sum(&env, &path, |_| {}), Ok((PAGES * PAGE) as u64));
+    assert_eq!(sum(&env, &path, |_| {}, Ok(())), Ok((PAGES * PAGE) as u64));
     assert_eq!(cut::count(), counted);
 }
