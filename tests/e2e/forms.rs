@@ -121,6 +121,39 @@ fn words_are_stored_nowhere_else() {
     }
 }
 
+/// `check` reads weights without a build: the evaluator the numbers, judged by the captures, and the device's twin
+/// the constants.
+#[test]
+fn words_are_checked_as_their_containers_are() {
+    let (mut workspace, weights) = quantized();
+    workspace.set("delivery.tiny-w4a16.weights", "model.safetensors");
+    let containers = read_safetensors(&weights);
+    let check = |more: &[&str]| workspace.mica(&[&["check", "tiny-w4a16:layer0"], more].concat()).run();
+    let captured = || {
+        let skip = ["--inputs", "real", "--skip", "conv_state,recurrent_state", "--cosine", "0.9999999"];
+        check(&skip)
+    };
+    let said = |format| {
+        deliver(&weights, &containers, format);
+        let twin = check(&["--inputs", "random", "--twin", "--cosine", "0.9999"]).exits(0).stdout;
+        captured().exits(0).stdout + &twin
+    };
+    let published = said(None);
+    assert!(published.contains("captured"), "{published}");
+    for format in PackedFormat::ALL {
+        assert_eq!(said(Some((format, format != PackedFormat::Awq))), published, "{format:?}");
+    }
+    // the same integers, neighbours exchanged, are other weights, and the captures say so
+    let mut altered = pack_quantized(&containers, PackedFormat::CompressedTensors);
+    for t in altered.iter_mut().filter(|t| t.name.ends_with("weight_packed")) {
+        t.bytes.iter_mut().for_each(|b| *b = b.rotate_left(4));
+    }
+    let config = PackedFormat::CompressedTensors.config(32, true);
+    write_safetensors(&weights.with_file_name("model.safetensors"), &altered);
+    std::fs::write(weights.with_file_name("quantization_config.json"), config.to_string()).expect("written");
+    captured().exits(1);
+}
+
 #[test]
 fn integers_packed_in_words_are_the_same_weights() {
     let (mut workspace, weights) = quantized();

@@ -2,7 +2,7 @@
 
 use super::Refused;
 use super::generated::{self, Index};
-use mica_fetch::{ListOptions, Listing, MappedDelivery, TensorIndex};
+use mica_fetch::{DeliveryFiles, ListOptions, Listing, MappedDelivery, RawConfig, TensorIndex};
 use mica_models::eval::{EvalError, Resource, Tensor, Weights};
 use mica_models::hir::{self, Type};
 use mica_models::{Part, Stack};
@@ -37,10 +37,20 @@ impl Files {
         Ok((Files { mapped, index, scheme: None }, listing))
     }
 
-    /// The same files, whose integers are packed as their configuration states.
-    #[must_use]
-    pub fn packed(self, scheme: Option<Scheme>) -> Files {
-        Files { scheme, ..self }
+    /// Opens a delivery with what it says of how its integers are packed: in `config`, else in the configuration that
+    /// lies beside the weights.
+    ///
+    /// # Errors
+    /// As [`open`](Files::open), and a configuration that can't be read.
+    pub fn delivery(dir: &Path, weights: Option<&str>, config: Option<&Path>) -> Result<Files, Refused> {
+        let (files, listing) = Files::open(dir, weights)?;
+        let config = config.map(Path::to_path_buf).or_else(|| listing.config.map(|f| files.mapped.path(f)));
+        let Some(config) = config else { return Ok(files) };
+        let text = crate::delivery::read(&config).map_err(Refused::because)?;
+        let config = RawConfig::from_bytes(&config, &text).map_err(Refused::because)?;
+        let fields = mica_fetch::quantization(&files.mapped, &listing, &config).map_err(Refused::because)?;
+        let scheme = fields.map(|fields| Scheme::from_config(&fields)).transpose();
+        Ok(Files { scheme: scheme.map_err(Refused::because)?, ..files })
     }
 }
 

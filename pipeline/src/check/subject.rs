@@ -157,7 +157,7 @@ impl<'a> Subject<'a> {
         };
         let Some(source) = &self.asked.weights else {
             let place = self.with(Roles { weights: true, ..Roles::NONE })?.ok_or_else(lacking)?;
-            let (files, _) = Files::open(&place.dir, place.weights.as_deref())?;
+            let files = Files::delivery(&place.dir, place.weights.as_deref(), place.config.as_deref())?;
             return Ok((Published::Files(Box::new(files)), format!("of the delivery {}", place.name)));
         };
         let index = match weights_of(source)? {

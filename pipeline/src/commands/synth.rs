@@ -12,8 +12,7 @@ use crate::synth::{
     About, Files, Form, GROUP, Label, Stream, Tensor, Values, config, delivery, workspace, write_file,
 };
 use mica_models::{Stack, describe};
-use mica_pack::Scheme;
-use serde_json::{Map, Value};
+use serde_json::Value;
 use std::cell::Cell;
 use std::fs::{self, File};
 use std::io::{BufWriter, ErrorKind, Write};
@@ -103,12 +102,10 @@ pub fn run(s: &Synth) -> Result<u8, CliError> {
     let (file, named) = (partial.path().join(CAPTURES), s.out.join(CAPTURES));
     match &plan {
         None => write(&file, &prompt, &captures::prompt_label(), &|_| ()).map_err(failed(&named))?,
-        Some(plan) => {
-            capture(&file, partial.path(), &stack, &text, plan, &prompt[0]).map_err(|e| match e {
-                CaptureError::Write(source) => failed(&named)(source),
-                other => CliError::Usage(format!("{}: {other}", named.display())),
-            })?
-        }
+        Some(plan) => capture(&file, partial.path(), &stack, plan, &prompt[0]).map_err(|e| match e {
+            CaptureError::Write(source) => failed(&named)(source),
+            other => CliError::Usage(format!("{}: {other}", named.display())),
+        })?,
     }
     let made = partial.keep();
     fs::rename(&made, &s.out).map_err(|e| {
@@ -168,20 +165,11 @@ fn write(path: &Path, tensors: &[Tensor], label: &Label, wrote: &dyn Fn(u64)) ->
 }
 
 /// Runs the model on the delivery in `dir` and writes what is captured, on the disk when this returns.
-fn capture(
-    path: &Path,
-    dir: &Path,
-    stack: &Stack,
-    config: &Map<String, Value>,
-    plan: &Plan,
-    ids: &Tensor,
-) -> Result<(), CaptureError> {
+fn capture(path: &Path, dir: &Path, stack: &Stack, plan: &Plan, ids: &Tensor) -> Result<(), CaptureError> {
     let Values::Given(ids) = &ids.values else { return Ok(()) };
     let read = |why: String| CaptureError::Delivery { why };
-    let (files, _) = Delivered::open(dir, None).map_err(|e| read(e.to_string()))?;
-    let scheme = config.get("quantization_config").and_then(Value::as_object).map(Scheme::from_config);
-    let scheme = scheme.transpose().map_err(|e| read(e.to_string()))?;
-    let delivery = Published::Files(Box::new(files.packed(scheme)));
+    let files = Delivered::delivery(dir, None, None).map_err(|e| read(e.to_string()))?;
+    let delivery = Published::Files(Box::new(files));
     let progress = Progress::hidden();
     progress.start(stack.parts().len() as u64);
     progress.started("captures of our own evaluator");
