@@ -16,8 +16,8 @@ use std::collections::BTreeMap;
 /// The kind of a kernel's blob.
 pub const KIND: &str = "kernel";
 
-/// The linked kernel of one token a call, or of several: output `kernel`. Its constants are named in the key, so that it is the image of
-/// these very weights.
+/// The linked kernel of one token a call, or of several: output `kernel`. Its constants are named in the key, so that
+/// it is the image of these very weights.
 #[salsa::tracked(returns(clone))]
 pub fn linked(db: &dyn Db, model: ModelInput, call: Call) -> Result<Outcome> {
     retriable(db);
