@@ -6,7 +6,7 @@
 use crate::Digest;
 use crate::blob::Blob;
 use crate::error::{CacheError, OrFail, locked};
-use crate::hashed::write_hashed;
+use crate::pieces::{BlobPieces, write_pieces};
 use crate::stamps::Stamp;
 use crate::stats::Tally;
 use crate::temp;
@@ -81,16 +81,17 @@ impl Blobs {
         Ok(digest)
     }
 
-    pub(crate) fn put_with(
+    pub(crate) fn put_pieces(
         &self,
-        produce: impl FnOnce(&mut dyn Write) -> io::Result<()>,
-    ) -> Result<(Digest, u64), CacheError> {
+        size: u64,
+        produce: impl FnOnce(&BlobPieces<'_>) -> io::Result<()>,
+    ) -> Result<Digest, CacheError> {
         let temp = temp::temporary(&self.temps)?;
-        let (digest, size) = write_hashed(temp.as_file(), temp.path(), produce)?;
+        let digest = write_pieces(temp.as_file(), temp.path(), size, produce)?;
         if !self.keep_existing(digest, size) {
             self.place(temp, digest, size)?;
         }
-        Ok((digest, size))
+        Ok(digest)
     }
 
     /// Whether the blob is there already, with the right size. Tells gc that it is wanted.
@@ -271,8 +272,10 @@ mod tests {
                 assert_eq!((blob.digest(), &blob[..]), (d, &bytes[..]));
                 locked(&blobs.checked).clear();
             }
-            let streamed = blobs.put_with(|w| bytes.chunks(1000).try_for_each(|c| w.write_all(c)));
-            assert_eq!(streamed.expect("put_with"), (d, size as u64));
+            let pieces = blobs.put_pieces(size as u64, |blob| {
+                (0..).zip(bytes.chunks(1000)).try_for_each(|(n, piece)| blob.write(n * 1000, piece))
+            });
+            assert_eq!(pieces.expect("put_pieces"), d);
         }
         assert_eq!(blobs.list().expect("list").len(), sizes().len());
         assert_eq!(temporaries(&dir), 0);
@@ -340,7 +343,7 @@ mod tests {
         blobs.put(b"whole").expect("put");
         assert_eq!(get(&blobs, d).as_deref(), Some(&b"whole"[..]));
         fs::write(blobs.path(d), "who").expect("damage");
-        blobs.put_with(|w| w.write_all(b"whole")).expect("put_with");
+        blobs.put_pieces(5, |blob| blob.write(0, b"whole")).expect("put_pieces");
         assert!(blobs.contains(d, 5));
     }
 
@@ -368,8 +371,8 @@ mod tests {
     #[test]
     fn a_producer_that_fails_leaves_nothing() {
         let (dir, blobs) = store();
-        let failed = blobs.put_with(|w| {
-            w.write_all(b"half")?;
+        let failed = blobs.put_pieces(8, |blob| {
+            blob.write(0, b"half")?;
             Err(io::Error::other("no more"))
         });
         assert!(matches!(failed, Err(CacheError::Producer { .. })));

@@ -13,11 +13,12 @@ use crate::blobs::{Blobs, Hashing};
 use crate::error::{CacheError, OrFail};
 use crate::gc::{self, GcOptions, GcReport};
 use crate::log::Log;
+use crate::pieces::BlobPieces;
 use crate::stats::{Session, Stats};
 use crate::verify::{self, VerifyReport};
 use crate::{ActionKey, ActionRecord, Digest, Recipe, temp};
 use std::fs;
-use std::io::{self, Write};
+use std::io;
 use std::path::Path;
 use std::time::SystemTime;
 
@@ -62,15 +63,16 @@ impl Cache {
         self.blobs.put(bytes)
     }
 
-    /// Stores what `f` writes; gives its name and size.
+    /// Stores a blob of `size` bytes whose pieces `f` writes, from any threads and in any order; gives its name.
     ///
     /// # Errors
-    /// [`CacheError::Producer`] if `f` fails by itself, else as [`Cache::put`]. Nothing of it is left.
-    pub fn put_with(
+    /// [`CacheError::Producer`] if `f` fails by itself or leaves bytes out, else as [`Cache::put`]. Nothing of it is left.
+    pub fn put_pieces(
         &self,
-        f: impl FnOnce(&mut dyn Write) -> io::Result<()>,
-    ) -> Result<(Digest, u64), CacheError> {
-        self.blobs.put_with(f)
+        size: u64,
+        f: impl FnOnce(&BlobPieces<'_>) -> io::Result<()>,
+    ) -> Result<Digest, CacheError> {
+        self.blobs.put_pieces(size, f)
     }
 
     /// The blob called `d`, checked against its name on the first read in this process, on this thread

@@ -137,15 +137,15 @@ fn temporaries_of_the_dead_are_swept_and_of_the_living_not() {
     let root = root();
     let cache = open(&root);
     fs::write(root.path().join("tmp/left-behind.tmp"), "half").expect("write");
-    let (d, size) = cache
-        .put_with(|w| {
-            w.write_all(b"slow ")?;
+    let d = cache
+        .put_pieces(11, |blob| {
+            blob.write(5, b"writer")?;
             drop(open(&root));
             assert_eq!(files(&root.path().join("tmp")).len(), 1, "only ours");
-            w.write_all(b"writer")
+            blob.write(0, b"slow ")
         })
-        .expect("put_with");
-    assert!(cache.contains(d, size));
+        .expect("put_pieces");
+    assert!(cache.contains(d, 11));
     assert!(files(&root.path().join("tmp")).is_empty());
 }
 

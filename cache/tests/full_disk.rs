@@ -34,9 +34,9 @@ fn under_the_limit(root: &Path) {
     let cache = Cache::open(root).expect("open");
     let large = vec![1; 1 << 20];
     assert!(cache.put(&large).is_err());
-    assert!(cache.put_with(|w| w.write_all(&large)).is_err());
-    let hidden = cache.put_with(|w| {
-        let _ = w.write_all(&large);
+    assert!(cache.put_pieces(1 << 20, |blob| blob.write(0, &large)).is_err());
+    let hidden = cache.put_pieces(1 << 20, |blob| {
+        let _ = blob.write(0, &large);
         Ok(())
     });
     assert!(hidden.is_err());

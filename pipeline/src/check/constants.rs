@@ -4,7 +4,8 @@
 use super::Refused;
 use super::published::{PartWeights, Published};
 use mica_device::segment::SegmentPlan;
-use mica_pack::{Contents, Digest, Dtype, Hasher, InWords, Resolved, Source, Virtual};
+use mica_digest::Pieces;
+use mica_pack::{Contents, Digest, Dtype, InWords, Resolved, Source, Virtual};
 use mica_quantize::{Recipe, TensorBytes};
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -34,8 +35,8 @@ impl Constants {
         hands.words.extend(mica_pack::in_words(&resolved, &packed));
         let refused = |e: mica_quantize::QuantizeError| Refused(e.to_string());
         let mut plan = mica_quantize::plan(&packed, recipe).map_err(refused)?;
-        let mut segment = Vec::with_capacity(plan.bytes as usize);
-        mica_quantize::quantize(&packed, &plan, &hands, &mut segment, false).map_err(refused)?;
+        let made = mica_quantize::quantize_in_memory(&packed, &plan, &hands, false);
+        let (segment, _) = made.map_err(refused)?;
         rename(&mut plan, scope);
         Ok(Constants { plan, segment })
     }
@@ -102,10 +103,9 @@ impl Contents for Hands<'_> {
         self.source.raw(tensor, 0..bytes).map(Cow::Owned).map_err(Refused)
     }
 
-    fn hasher(&self, dtype: Dtype, shape: &[u64]) -> Result<Hasher, Refused> {
-        let mut hasher = Hasher::new();
-        hasher.update(format!("{dtype} {shape:?} ").as_bytes());
-        Ok(hasher)
+    fn pieces(&self, dtype: Dtype, shape: &[u64]) -> Result<Pieces, Refused> {
+        let bytes = shape.iter().product::<u64>() * dtype.bytes();
+        Ok(Pieces::derived("mica check: an unpacked tensor", format!("{dtype} {shape:?} ").as_bytes(), bytes))
     }
 
     fn store(&mut self, _: Dtype, _: &[u64], bytes: Vec<u8>) -> Result<Digest, Refused> {

@@ -7,8 +7,9 @@ use crate::delivery::OpenDelivery;
 use crate::env::Env;
 use crate::graph::Job;
 use mica_cache::{Digest, Output, Recipe, encode};
+use mica_digest::Pieces;
 use mica_fetch::tensor_digest_parallel;
-use mica_pack::{Contents, Dtype, Hasher, PackFailure, Resolved, Virtual};
+use mica_pack::{Contents, Dtype, PackFailure, Resolved, Virtual};
 use std::borrow::Cow;
 use std::str::FromStr;
 
@@ -98,9 +99,10 @@ impl Contents for Hands<'_> {
         bytes(self.open, tensor)
     }
 
-    fn hasher(&self, dtype: Dtype, shape: &[u64]) -> std::result::Result<Hasher, BodyError> {
+    fn pieces(&self, dtype: Dtype, shape: &[u64]) -> std::result::Result<Pieces, BodyError> {
+        let bytes = shape.iter().product::<u64>() * dtype.bytes();
         let dtype = mica_fetch::Dtype::from_str(dtype.name()).map_err(BodyError::stage)?;
-        Ok(mica_fetch::tensor_hasher(dtype, shape))
+        Ok(mica_fetch::tensor_pieces(dtype, shape, bytes))
     }
 
     fn store(

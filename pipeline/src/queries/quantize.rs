@@ -39,8 +39,10 @@ pub fn quantized(db: &dyn Db, model: ModelInput, part: usize) -> Result<Outcome>
         let words = mica_pack::in_words(&resolved, &layer);
         let bytes = DeliveredBytes::new(env, delivery, &fetched, words, pack::stored(&packed))?;
         let mut figures = None;
-        let stored = env.cache.put_with(|out| {
-            let made = mica_quantize::quantize(&layer, &plan.plan, &bytes, out, allow);
+        let size = plan.plan.bytes;
+        let stored = env.cache.put_pieces(size, |blob| {
+            let put = |at: u64, piece: &[u8]| blob.write(at, piece);
+            let made = mica_quantize::quantize(&layer, &plan.plan, &bytes, &put, allow);
             match made {
                 Ok(f) => {
                     figures = Some(f);
@@ -49,7 +51,7 @@ pub fn quantized(db: &dyn Db, model: ModelInput, part: usize) -> Result<Outcome>
                 Err(e) => Err(io::Error::other(e)),
             }
         });
-        let (digest, size) = stored.map_err(|e| bytes.blame(e))?;
+        let digest = stored.map_err(|e| bytes.blame(e))?;
         bytes.unchanged()?;
         let mut made = Produced::default();
         made.stored("segment", digest, size);

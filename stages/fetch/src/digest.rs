@@ -4,6 +4,7 @@
 //! shard, container or name they arrived under.
 
 use crate::dtype::Dtype;
+use mica_digest::Pieces;
 
 /// BLAKE3-256.
 pub type Digest = blake3::Hash;
@@ -42,18 +43,26 @@ pub fn tensor_digest_parallel<'a>(
     hasher.finalize()
 }
 
-/// A hasher of a tensor that has taken type and shape, each field of a stated length, so that no two tensors run into
-/// each other. What is left is the canonical bytes.
-pub fn tensor_hasher(dtype: Dtype, shape: &[u64]) -> blake3::Hasher {
+/// The same digest as [`tensor_digest`] of `bytes` canonical bytes that come in pieces.
+pub fn tensor_pieces(dtype: Dtype, shape: &[u64], bytes: u64) -> Pieces {
+    Pieces::derived(CONTEXT, &heading(dtype, shape), bytes)
+}
+
+fn tensor_hasher(dtype: Dtype, shape: &[u64]) -> blake3::Hasher {
     let mut hasher = blake3::Hasher::new_derive_key(CONTEXT);
-    let name = dtype.name().as_bytes();
-    hasher.update(&(name.len() as u64).to_le_bytes());
-    hasher.update(name);
-    hasher.update(&(shape.len() as u64).to_le_bytes());
-    for axis in shape {
-        hasher.update(&axis.to_le_bytes());
-    }
+    hasher.update(&heading(dtype, shape));
     hasher
+}
+
+/// Type and shape, each field of a stated length, so that no two tensors run into each other. The canonical bytes follow.
+fn heading(dtype: Dtype, shape: &[u64]) -> Vec<u8> {
+    let name = dtype.name().as_bytes();
+    let mut heading = Vec::new();
+    heading.extend((name.len() as u64).to_le_bytes());
+    heading.extend(name);
+    heading.extend((shape.len() as u64).to_le_bytes());
+    heading.extend(shape.iter().flat_map(|axis| axis.to_le_bytes()));
+    heading
 }
 
 #[cfg(test)]

@@ -34,7 +34,7 @@ pub use captures::{
 };
 pub use config::RawConfig;
 pub use container::is_weights;
-pub use digest::{Digest, tensor_digest, tensor_digest_parallel, tensor_hasher};
+pub use digest::{Digest, tensor_digest, tensor_digest_parallel, tensor_pieces};
 pub use dtype::Dtype;
 pub use error::FetchError;
 pub use files::{DeliveryFiles, MappedDelivery};

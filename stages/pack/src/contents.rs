@@ -1,14 +1,15 @@
 //! What packing asks of the delivery's values.
 
 use crate::dtype::Dtype;
-use crate::packed::{Digest, Hasher};
+use crate::packed::Digest;
 use crate::resolve::Virtual;
+use mica_digest::Pieces;
 use std::borrow::Cow;
 
 /// The values of delivered tensors and a place for converted ones.
-pub trait Contents {
+pub trait Contents: Sync {
     /// Why a tensor could not be had.
-    type Error;
+    type Error: Send;
 
     /// The digest of dtype, shape and the pieces' bytes in order, so that a tensor in pieces has the digest
     /// of the same tensor in one.
@@ -23,13 +24,13 @@ pub trait Contents {
     /// The surroundings' own.
     fn bytes(&self, tensor: &Virtual) -> Result<Cow<'_, [u8]>, Self::Error>;
 
-    /// A hasher that has taken what a digest takes before the bytes. Once the bytes went through it, it gives the
+    /// What takes the bytes of a tensor that is not in the delivery, in pieces. Once all came, it gives the
     /// digest that [`digest`](Contents::digest) would give a delivered tensor of the same dtype, shape and bytes,
     /// so that a weight packs alike whatever format it is unpacked from.
     ///
     /// # Errors
     /// The surroundings' own.
-    fn hasher(&self, dtype: Dtype, shape: &[u64]) -> Result<Hasher, Self::Error>;
+    fn pieces(&self, dtype: Dtype, shape: &[u64]) -> Result<Pieces, Self::Error>;
 
     /// Keeps a converted tensor and gives its digest, by which it is found from then on.
     ///

@@ -63,7 +63,7 @@ impl InWords {
     }
 
     /// Some canonical rows of a matrix from all of what is stored of it. The rows start and end where words do.
-    pub(crate) fn unpack(&self, stored: &[u8], rows: Range<u64>, out: &mut [u8]) -> Result<(), BadZero> {
+    fn unpack(&self, stored: &[u8], rows: Range<u64>, out: &mut [u8]) -> Result<(), BadZero> {
         let rows = rows.start as usize..rows.end as usize;
         match self.canonical {
             Canonical::Containers => self.unpack.containers(stored, rows, out),
@@ -73,8 +73,39 @@ impl InWords {
         Ok(())
     }
 
-    /// Bytes `range` of the canonical tensor; `stored` lends ranges of the delivered one's bytes. Only rows that the
-    /// range touches are unpacked.
+    /// Puts bytes `range` of the canonical tensor into `buffer`, which is only made longer, and tells their place there;
+    /// `stored` gives all that is stored of a matrix. Only rows that the range touches are unpacked.
+    pub(crate) fn fill<'b, E>(
+        &self,
+        range: Range<u64>,
+        mut stored: impl FnMut(usize) -> Result<Cow<'b, [u8]>, E>,
+        buffer: &mut Vec<u8>,
+    ) -> Result<Range<usize>, Unread<E>> {
+        let row = self.row_bytes();
+        let matrix = self.rows() * row;
+        let (mut at, mut filled, mut skip) = (range.start, 0, 0);
+        while at < range.end {
+            let number = at / matrix;
+            let start = number * matrix;
+            let end = range.end.min(start + matrix);
+            let rows = self.unpack.aligned((at - start) / row..(end - start).div_ceil(row));
+            if filled == 0 {
+                // later matrices of the range start with it
+                skip = (at - start - rows.start * row) as usize;
+            }
+            let words = stored(number as usize).map_err(Unread::Stored)?;
+            let next = filled + ((rows.end - rows.start) * row) as usize;
+            if buffer.len() < next {
+                buffer.resize(next, 0);
+            }
+            self.unpack(&words, rows, &mut buffer[filled..next])
+                .map_err(|bad| Unread::Zero { matrix: number as usize, bad })?;
+            (at, filled) = (end, next);
+        }
+        Ok(skip..skip + (range.end - range.start) as usize)
+    }
+
+    /// Bytes `range` of the canonical tensor; `stored` lends ranges of the delivered one's bytes.
     ///
     /// # Errors
     /// What `stored` says; `InvalidData` for a zero point that packing would have refused.
@@ -83,28 +114,61 @@ impl InWords {
         range: Range<u64>,
         mut stored: impl FnMut(Range<u64>) -> io::Result<Cow<'b, [u8]>>,
     ) -> io::Result<Vec<u8>> {
-        let (rows, row) = (self.rows(), self.row_bytes());
-        let elements = self.tensor.shape.iter().product::<u64>();
-        let matrices = self.tensor.pieces.len().max(1) as u64;
-        let matrix = elements * self.tensor.dtype.bytes() / matrices;
-        let mut out = Vec::with_capacity((range.end - range.start) as usize);
-        let mut at = range.start;
-        while at < range.end {
-            let number = at / (rows * row);
-            let start = number * rows * row;
-            let end = range.end.min(start + rows * row);
-            let within = self.unpack.aligned((at - start) / row..(end - start).div_ceil(row));
-            let words = stored(number * matrix..(number + 1) * matrix)?;
-            let (skip, first) = ((at - start - within.start * row) as usize, out.len());
-            out.resize(first + ((within.end - within.start) * row) as usize, 0);
-            self.unpack(&words, within, &mut out[first..])
-                .map_err(|bad| io::Error::new(io::ErrorKind::InvalidData, bad.reason))?;
-            out.drain(first..first + skip);
-            out.truncate(first + (end - at) as usize);
-            at = end;
-        }
-        Ok(out)
+        let matrix = self.stored_bytes();
+        let mut buffer = Vec::new();
+        let lent = |number: usize| stored(number as u64 * matrix..(number as u64 + 1) * matrix);
+        let place = self.fill(range, lent, &mut buffer).map_err(|unread| match unread {
+            Unread::Stored(e) => e,
+            Unread::Zero { bad, .. } => io::Error::new(io::ErrorKind::InvalidData, bad.reason),
+        })?;
+        buffer.truncate(place.end);
+        buffer.drain(..place.start);
+        Ok(buffer)
     }
+
+    /// Elements `range` of the canonical integers, two a byte in two's complement, the first in the low bits; whole
+    /// rows of one matrix. `None` where they have eight bits or words are filled in an order that gives no nibbles
+    /// for less than containers; [`read`](InWords::read) does then.
+    ///
+    /// # Errors
+    /// What `stored` says.
+    pub fn nibbles<'b>(
+        &self,
+        range: Range<u64>,
+        stored: impl FnOnce(Range<u64>) -> io::Result<Cow<'b, [u8]>>,
+    ) -> io::Result<Option<Vec<u8>>> {
+        let (cols, matrix) = (self.unpack.cols, self.stored_bytes());
+        let number = range.start / (cols * self.rows());
+        let rows = range.start / cols - number * self.rows()..range.end / cols - number * self.rows();
+        let whole = range.start.is_multiple_of(cols) && range.end.is_multiple_of(cols);
+        if self.canonical != Canonical::Containers || !whole || rows.end > self.rows() {
+            return Ok(None);
+        }
+        let rows = rows.start as usize..rows.end as usize;
+        if !self.unpack.has_nibbles() {
+            return Ok(None);
+        }
+        let words = stored(number * matrix..(number + 1) * matrix)?;
+        Ok(Some(self.unpack.nibbles(&words, rows)))
+    }
+
+    /// Bytes that are stored of a matrix.
+    pub(crate) fn stored_bytes(&self) -> u64 {
+        let elements = self.tensor.shape.iter().product::<u64>();
+        elements * self.tensor.dtype.bytes() / self.tensor.pieces.len().max(1) as u64
+    }
+}
+
+/// Why a range could not be read.
+pub(crate) enum Unread<E> {
+    /// What is stored could not be had.
+    Stored(E),
+    /// A zero point that cannot be taken.
+    Zero {
+        /// Whose it is.
+        matrix: usize,
+        bad: BadZero,
+    },
 }
 
 /// The canonical tensors of one weight of which the delivery has words.

@@ -9,6 +9,7 @@
 //! It must not know files, offsets, the device, the cache's place, salsa nor the terminal. The delivery is
 //! what [`Names`] says it has and [`Contents`] gives.
 
+mod ahead;
 mod contents;
 mod convert;
 mod dtype;
@@ -30,7 +31,7 @@ pub use error::{PackError, PackFailure};
 pub use in_words::{InWords, RoleInWords, in_words};
 pub use names::{Names, TensorInfo, unread};
 pub use pack::pack;
-pub use packed::{Digest, Hasher, PackedLayer, PackedTensor, Source};
+pub use packed::{Digest, PackedLayer, PackedTensor, Source};
 pub use resolve::{Resolved, ResolvedRole, Virtual, resolve};
 pub use scheme::{Described, Scheme};
 pub use words::{Packing, Unpack};

@@ -10,9 +10,6 @@ use serde::{Deserialize, Serialize};
 /// BLAKE3-256 of a tensor: dtype, shape and canonical bytes.
 pub type Digest = blake3::Hash;
 
-/// What gives a [`Digest`].
-pub type Hasher = blake3::Hasher;
-
 /// A tensor by content: canonical row-major little-endian bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Source {

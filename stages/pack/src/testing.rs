@@ -3,9 +3,10 @@
 use crate::contents::Contents;
 use crate::dtype::Dtype;
 use crate::names::{Names, TensorInfo};
-use crate::packed::{Digest, Hasher, Source};
+use crate::packed::{Digest, Source};
 use crate::resolve::Virtual;
 use crate::scheme::Scheme;
+use mica_digest::Pieces;
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 
@@ -70,8 +71,9 @@ impl MemoryDelivery {
     }
 
     fn keep(&mut self, dtype: Dtype, shape: &[u64], bytes: Vec<u8>) -> Digest {
-        let Ok(mut hasher) = self.hasher(dtype, shape);
-        let digest = hasher.update(&bytes).finalize();
+        let Ok(pieces) = self.pieces(dtype, shape);
+        pieces.add(0, &bytes);
+        let digest = pieces.digest().expect("as many bytes as the shape says");
         self.by_digest.insert(digest, bytes);
         digest
     }
@@ -103,10 +105,9 @@ impl Contents for MemoryDelivery {
         Ok(Cow::Owned(self.joined(tensor)))
     }
 
-    fn hasher(&self, dtype: Dtype, shape: &[u64]) -> Result<Hasher, Self::Error> {
-        let mut hasher = Hasher::new();
-        hasher.update(format!("{dtype} {shape:?} ").as_bytes());
-        Ok(hasher)
+    fn pieces(&self, dtype: Dtype, shape: &[u64]) -> Result<Pieces, Self::Error> {
+        let bytes = shape.iter().product::<u64>() * dtype.bytes();
+        Ok(Pieces::derived("a tensor in memory", format!("{dtype} {shape:?} ").as_bytes(), bytes))
     }
 
     fn store(&mut self, dtype: Dtype, shape: &[u64], bytes: Vec<u8>) -> Result<Digest, Self::Error> {

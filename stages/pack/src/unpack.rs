@@ -4,17 +4,15 @@
 use crate::contents::Contents;
 use crate::dtype::Dtype;
 use crate::error::{PackError, PackFailure};
-use crate::in_words::InWords;
+use crate::in_words::{InWords, Unread};
 use crate::packed::Source;
 use crate::resolve::{ResolvedRole, Virtual};
-use crate::words::{BadZero, Unpack};
+use crate::words::Unpack;
 use rayon::prelude::*;
-use std::borrow::Cow;
+use std::ops::Range;
 
-/// Canonical bytes that are made and hashed at a time, or those of one matrix.
-const BATCH: u64 = 8 << 20;
-/// Rows that one thread unpacks at a time; a multiple of what a word holds.
-const ROWS: u64 = 64;
+/// Canonical bytes that a thread makes and hashes at a time; they stay in the processor's cache meanwhile.
+const PIECE: u64 = 512 << 10;
 
 /// A weight in its canonical form.
 pub(crate) struct Unpacked {
@@ -69,7 +67,7 @@ fn delivered<C: Contents>(
     Ok(Source { digest, dtype: tensor.dtype, shape: shape.to_vec() })
 }
 
-/// The canonical tensor by content, and whether any byte of it is not 0. A few matrices are in memory at a time.
+/// The canonical tensor by content, and whether any byte of it is not 0. Each thread has a piece of it in memory.
 fn named<C: Contents>(
     role: &ResolvedRole,
     lies: &InWords,
@@ -77,40 +75,33 @@ fn named<C: Contents>(
     shape: &[u64],
     contents: &C,
 ) -> Result<(Source, bool), PackFailure<C::Error>> {
-    let mut hasher = contents.hasher(dtype, shape).map_err(failed(role))?;
+    let pieces = contents.pieces(dtype, shape).map_err(failed(role))?;
+    let cuts: Vec<Range<u64>> = pieces.cuts(PIECE).collect();
+    let stored = |number: usize| contents.bytes(&piece(&lies.tensor, &lies.tensor.pieces[number]));
+    let work = cuts.into_par_iter().map_init(Vec::new, |buffer, cut| {
+        let at = cut.start;
+        let place = lies.fill(cut, stored, buffer)?;
+        let bytes = &buffer[place];
+        pieces.add(at, bytes);
+        Ok(bytes.iter().any(|&byte| byte != 0))
+    });
     let mut any = false;
-    let matrix = lies.rows() * lies.row_bytes();
-    let strip = (ROWS * lies.row_bytes()) as usize;
-    let strips = matrix.div_ceil(strip as u64) as usize;
-    let mut made = Vec::new();
-    for names in lies.tensor.pieces.chunks((BATCH / matrix).max(1) as usize) {
-        let stored = names.iter().map(|name| contents.bytes(&piece(&lies.tensor, name)));
-        let stored: Vec<Cow<'_, [u8]>> = stored.collect::<Result<_, _>>().map_err(failed(role))?;
-        made.resize(names.len() * matrix as usize, 0);
-        let work = made.chunks_mut(matrix as usize).flat_map(|made| made.chunks_mut(strip)).enumerate();
-        let unpacked: Vec<Result<(), BadZero>> = work
-            .collect::<Vec<_>>()
-            .into_par_iter()
-            .map(|(at, made)| {
-                let first = (at % strips) as u64 * ROWS;
-                lies.unpack(&stored[at / strips], first..lies.rows().min(first + ROWS), made)
-            })
-            .collect();
-        // in order, so that the first is the one told of
-        for (at, result) in unpacked.into_iter().enumerate() {
-            result.map_err(|bad| PackError::ZeroPoint {
+    // in order, so that the first that is wrong is the one told of
+    for piece in work.collect::<Vec<Result<bool, Unread<C::Error>>>>() {
+        any |= piece.map_err(|unread| match unread {
+            Unread::Stored(error) => failed(role)(error),
+            Unread::Zero { matrix, bad } => PackFailure::Pack(PackError::ZeroPoint {
                 role: role.role.clone(),
-                tensor: names[at / strips].clone(),
+                tensor: lies.tensor.pieces[matrix].clone(),
                 row: bad.place[0],
                 group: bad.place[1],
                 stored: bad.stored,
                 reason: bad.reason,
-            })?;
-        }
-        any |= made.iter().any(|&byte| byte != 0);
-        hasher.update_rayon(&made);
+            }),
+        })?;
     }
-    Ok((Source { digest: hasher.finalize(), dtype, shape: shape.to_vec() }, any))
+    let digest = pieces.digest().expect("the cuts are the whole content");
+    Ok((Source { digest, dtype, shape: shape.to_vec() }, any))
 }
 
 /// One piece of a tensor.

@@ -4,6 +4,7 @@
 //! A stored integer is unsigned; its canonical value is that less half the range, and zero points are
 //! shifted alike, so (q − zero) is what the publisher means. Knows bytes and shapes, no tensor's name.
 
+use crate::ahead::ahead;
 use serde::{Deserialize, Serialize};
 use std::ops::Range;
 
@@ -72,19 +73,76 @@ impl Unpack {
     /// Containers `[rows, cols]` of some rows of a matrix, from all of its words. The rows start and end where words do
     /// ([`aligned`](Unpack::aligned)).
     pub(crate) fn containers(&self, words: &[u8], rows: Range<usize>, out: &mut [u8]) {
+        #[cfg(target_arch = "x86_64")]
+        if std::arch::is_x86_feature_detected!("avx2") {
+            // SAFETY: the processor has AVX2, all that the function asks for.
+            unsafe { self.containers_avx2(words, rows, out) };
+            return;
+        }
+        self.containers_portable(words, rows, out);
+    }
+
+    /// The same compiled for registers of 256 bits.
+    #[cfg(target_arch = "x86_64")]
+    #[target_feature(enable = "avx2")]
+    fn containers_avx2(&self, words: &[u8], rows: Range<usize>, out: &mut [u8]) {
+        self.containers_portable(words, rows, out);
+    }
+
+    #[inline(always)]
+    fn containers_portable(&self, words: &[u8], rows: Range<usize>, out: &mut [u8]) {
         match self.bits {
             8 => self.containers_of::<4>(words, rows, out),
             _ => self.containers_of::<8>(words, rows, out),
         }
     }
 
+    /// Whether [`nibbles`](Unpack::nibbles) are to be had: words of eight neighbours along a row.
+    pub(crate) fn has_nibbles(&self) -> bool {
+        self.bits == 4 && self.cols.is_multiple_of(8) && self.packing != Packing::Awq
+    }
+
+    /// Some rows of a matrix, two integers a byte in two's complement, the first in the low bits, from all of its words.
+    pub(crate) fn nibbles(&self, words: &[u8], rows: Range<usize>) -> Vec<u8> {
+        let row = self.cols as usize / 2;
+        // less half their range, modulo 16
+        const HALF: u32 = 0x8888_8888;
+        let centred = |word: [u8; 4]| (u32::from_le_bytes(word) ^ HALF).to_le_bytes();
+        match self.packing {
+            Packing::Gptq { .. } => {
+                let words = words.as_chunks().0;
+                let blocks = words.chunks_exact(self.rows as usize);
+                let mut out = vec![0; rows.len() * row];
+                for (block, words) in blocks.enumerate() {
+                    for (out, &word) in out.chunks_exact_mut(row).zip(&words[rows.clone()]) {
+                        out[block * 4..][..4].copy_from_slice(&centred(word));
+                    }
+                }
+                out
+            }
+            _ => {
+                let words = &words[rows.start * row..rows.end * row];
+                let mut out = Vec::with_capacity(words.len());
+                for words in words.chunks(row) {
+                    ahead(words);
+                    out.extend(words.iter().map(|pair| pair ^ HALF as u8));
+                }
+                out
+            }
+        }
+    }
+
+    #[inline(always)]
     fn containers_of<const PER: usize>(&self, words: &[u8], rows: Range<usize>, out: &mut [u8]) {
         let cols = self.cols as usize;
         match self.packing {
             Packing::CompressedTensors => {
                 let row = cols.div_ceil(PER) * 4;
                 let words = words[rows.start * row..rows.end * row].chunks_exact(row);
-                out.chunks_exact_mut(cols).zip(words).for_each(|(out, words)| along_row::<PER>(words, out));
+                for (out, words) in out.chunks_exact_mut(cols).zip(words) {
+                    ahead(words);
+                    along_row::<PER>(words, out);
+                }
             }
             Packing::Gptq { .. } => {
                 for (block, words) in words.as_chunks().0.chunks_exact(self.rows as usize).enumerate() {
@@ -192,6 +250,7 @@ impl Unpack {
 }
 
 /// A row's integers from its words; the last word may have too many. Byte by byte, which the compiler turns into vectors.
+#[inline(always)]
 fn along_row<const PER: usize>(words: &[u8], out: &mut [u8]) {
     if PER == 4 {
         for (out, byte) in out.iter_mut().zip(words) {
@@ -210,6 +269,7 @@ fn along_row<const PER: usize>(words: &[u8], out: &mut [u8]) {
 }
 
 /// A byte's two integers, the low bits' first, less half their range.
+#[inline(always)]
 fn nibbles(byte: u8) -> [u8; 2] {
     [(byte & 15).wrapping_sub(8), (byte >> 4).wrapping_sub(8)]
 }

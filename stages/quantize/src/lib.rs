@@ -11,11 +11,12 @@
 //! calibration data enter, and nothing is tuned to a gate. `search.rs` states it to the bit.
 //!
 //! It must not know files, names of delivered tensors, the cache's place, salsa nor the terminal. Bytes
-//! come from [`TensorBytes`] and go to a writer; the same inputs give the same bytes on every machine.
+//! come from [`TensorBytes`] and go to [`Put`]; the same inputs give the same bytes on every machine.
 
 mod dequantize;
 mod error;
 mod glob;
+mod interleave;
 mod plan;
 mod recipe;
 mod scale;
@@ -33,7 +34,7 @@ pub use dequantize::Dequantized;
 pub use error::QuantizeError;
 pub use plan::plan;
 pub use recipe::{ComponentFormat, Group, Recipe, Rule, ScaleFormat};
-pub use segment::quantize;
+pub use segment::{Put, quantize, quantize_in_memory};
 pub use source::TensorBytes;
 pub use tally::{TensorFigures, WorstGroup};
 

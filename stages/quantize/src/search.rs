@@ -48,9 +48,14 @@ impl Grid {
         (if negative { self.lo } else { self.hi }) as i8
     }
 
+    /// Whether the integers have four bits.
+    pub fn is_i4(&self) -> bool {
+        self.hi <= 7.0
+    }
+
     /// The first delivered integer that the format has no room for; i8 has room for all.
     pub fn outside(&self, q: &[i8]) -> Option<usize> {
-        if self.hi > 7.0 {
+        if !self.is_i4() {
             return None;
         }
         // Adding 8 maps −8..=7 to 0..=15; all bits together first, since nearly all weights are inside.

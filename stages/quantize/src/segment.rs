@@ -1,4 +1,4 @@
-//! Writes the constant segment in the plan's order, a batch of pieces at a time.
+//! Writes the constant segment in pieces, each on a thread of its own.
 
 use crate::error::QuantizeError;
 use crate::plan::dims;
@@ -14,13 +14,20 @@ use mica_device::layout::{MatrixLayout, TableLayout};
 use mica_device::segment::{PlanEntry, SegmentPlan, Storage};
 use mica_pack::{PackedLayer, PackedTensor};
 use rayon::prelude::*;
-use std::io::Write;
+use std::io;
+use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 
-/// Bytes of the segment that are made at a time. Scratch and sources of the pieces in work come on top:
-/// a few times a tile for each thread.
-const BATCH: u64 = 16 << 20;
+/// Bytes of the segment that a thread makes at a time, or one unit. They stay in the processor's cache from what they
+/// are made of until they are hashed and written.
+const PIECE: u64 = 512 << 10;
 
-/// Writes `plan.bytes` bytes to `out` and reports each weight's error, in the plan's order.
+/// Takes the bytes that lie at a place of the segment, from any thread.
+pub type Put<'a> = dyn Fn(u64, &[u8]) -> io::Result<()> + Sync + 'a;
+
+/// Gives every byte of a segment of `plan.bytes` bytes to `put` once, in pieces and in no order, and reports each weight's
+/// error, in the plan's order.
 ///
 /// Quantized weights are re-laid without loss; floats get the scales that the search finds. The bytes
 /// and figures are the same on every machine and number of threads. NaN and infinity are errors unless
@@ -29,30 +36,48 @@ const BATCH: u64 = 16 << 20;
 ///
 /// # Errors
 /// A plan of another layer, values that the format cannot hold, delivered scales that are no scales, and
-/// whatever reading and writing say. What has been written to `out` is then of no use.
+/// whatever reading and writing say. What has been put is then of no use.
 pub fn quantize(
     packed: &PackedLayer,
     plan: &SegmentPlan,
     source: &dyn TensorBytes,
-    out: &mut dyn Write,
+    put: &Put<'_>,
     allow_non_finite: bool,
 ) -> Result<Vec<TensorFigures>, QuantizeError> {
     check_plan(packed, plan)?;
-    let mut buffer = Vec::new();
-    let mut written = 0;
+    let mut end = 0;
     let mut figures = Vec::with_capacity(plan.entries.len());
     for (entry, tensor) in plan.entries.iter().zip(&packed.tensors) {
-        pad(out, &mut written, entry.offset, &entry.role)?;
+        pad(put, end..entry.offset, &entry.role)?;
         let reader = Reader { role: &tensor.role, bytes: source };
         let weight = Weight { tensor, reader, allow_non_finite };
-        let units = units(weight, entry);
-        let tally = write_units(&*units, &entry.role, out, &mut buffer)?;
-        written += entry.bytes;
+        let tally = write_units(&*units(weight, entry), entry, put)?;
+        end = entry.offset + entry.bytes;
         figures.push(tally.figures(&entry.role, entry.shape.iter().product()));
     }
     let last = plan.entries.last().map_or("", |entry| &entry.role);
-    pad(out, &mut written, plan.bytes, last)?;
+    pad(put, end..plan.bytes, last)?;
     Ok(figures)
+}
+
+/// [`quantize`] into memory: the segment and the figures.
+///
+/// # Errors
+/// As [`quantize`].
+pub fn quantize_in_memory(
+    packed: &PackedLayer,
+    plan: &SegmentPlan,
+    source: &dyn TensorBytes,
+    allow_non_finite: bool,
+) -> Result<(Vec<u8>, Vec<TensorFigures>), QuantizeError> {
+    let segment = Mutex::new(vec![0; plan.bytes as usize]);
+    let put = |at: u64, bytes: &[u8]| {
+        let mut segment = segment.lock().unwrap_or_else(PoisonError::into_inner);
+        segment[at as usize..][..bytes.len()].copy_from_slice(bytes);
+        Ok(())
+    };
+    let figures = quantize(packed, plan, source, &put, allow_non_finite)?;
+    Ok((segment.into_inner().unwrap_or_else(PoisonError::into_inner), figures))
 }
 
 fn check_plan(packed: &PackedLayer, plan: &SegmentPlan) -> Result<(), QuantizeError> {
@@ -119,55 +144,75 @@ fn units<'a>(weight: Weight<'a>, entry: &PlanEntry) -> Box<dyn Units + 'a> {
     }
 }
 
-fn write_units(
-    units: &dyn Units,
-    role: &str,
-    out: &mut dyn Write,
-    buffer: &mut Vec<u8>,
-) -> Result<Tally, QuantizeError> {
+/// Makes a weight's units, some a piece, on all threads.
+fn write_units(units: &dyn Units, entry: &PlanEntry, put: &Put<'_>) -> Result<Tally, QuantizeError> {
+    // The first piece that failed: those before it still run, so that the first error of the weight is the one reported.
+    let failed = AtomicUsize::new(usize::MAX);
+    let pieces = pieces(units);
+    let work = pieces.par_iter().enumerate().map_init(Vec::new, |buffer: &mut Vec<u8>, (number, piece)| {
+        if number > failed.load(Ordering::Relaxed) {
+            return Ok(Vec::new());
+        }
+        let made = write_piece(units, piece, buffer).and_then(|tallies| {
+            put(entry.offset + piece.at, buffer)
+                .map_err(|error| QuantizeError::io(&entry.role, "writing the segment", &error))?;
+            Ok(tallies)
+        });
+        if made.is_err() {
+            failed.fetch_min(number, Ordering::Relaxed);
+        }
+        made
+    });
     let mut total = Tally::new();
-    let mut next = 0;
-    while next < units.len() {
-        let first = next;
-        let mut sizes = Vec::new();
-        let mut batch = 0;
-        while next < units.len() && (batch == 0 || batch + units.bytes(next) <= BATCH) {
-            sizes.push(units.bytes(next) as usize);
-            batch += units.bytes(next);
-            next += 1;
-        }
-        buffer.clear();
-        buffer.resize(batch as usize, 0);
-        let mut places = Vec::with_capacity(sizes.len());
-        let mut rest = &mut buffer[..];
-        for size in sizes {
-            let (place, after) = rest.split_at_mut(size);
-            places.push(place);
-            rest = after;
-        }
-        let tallies: Vec<Result<Tally, QuantizeError>> = places
-            .into_par_iter()
-            .enumerate()
-            .map(|(at, place)| units.write(first + at as u64, place))
-            .collect();
-        // In order: the first error of the weight is the one reported, and sums have one order.
-        for tally in tallies {
-            total.merge(&tally?);
-        }
-        write(out, buffer, role)?;
+    // in order: sums have one
+    for tallies in work.collect::<Vec<_>>() {
+        tallies?.iter().for_each(|tally| total.merge(tally));
     }
     Ok(total)
 }
 
-fn pad(out: &mut dyn Write, written: &mut u64, to: u64, role: &str) -> Result<(), QuantizeError> {
-    while *written < to {
-        let some = (to - *written).min(64);
-        write(out, &[0; 64][..some as usize], role)?;
-        *written += some;
-    }
-    Ok(())
+/// Consecutive units of a weight.
+struct Piece {
+    units: Range<u64>,
+    /// Where they start among the weight's bytes.
+    at: u64,
+    bytes: u64,
 }
 
-fn write(out: &mut dyn Write, bytes: &[u8], role: &str) -> Result<(), QuantizeError> {
-    out.write_all(bytes).map_err(|error| QuantizeError::io(role, "writing the segment", &error))
+fn pieces(units: &dyn Units) -> Vec<Piece> {
+    let mut pieces: Vec<Piece> = Vec::new();
+    let mut at = 0;
+    for unit in 0..units.len() {
+        let bytes = units.bytes(unit);
+        match pieces.last_mut().filter(|piece| piece.bytes + bytes <= PIECE) {
+            Some(piece) => {
+                piece.units.end += 1;
+                piece.bytes += bytes;
+            }
+            None => pieces.push(Piece { units: unit..unit + 1, at, bytes }),
+        }
+        at += bytes;
+    }
+    pieces
+}
+
+fn write_piece(units: &dyn Units, piece: &Piece, out: &mut Vec<u8>) -> Result<Vec<Tally>, QuantizeError> {
+    out.clear();
+    out.resize(piece.bytes as usize, 0);
+    let mut rest = &mut out[..];
+    let mut tallies = Vec::with_capacity((piece.units.end - piece.units.start) as usize);
+    for unit in piece.units.clone() {
+        let (place, after) = rest.split_at_mut(units.bytes(unit) as usize);
+        tallies.push(units.write(unit, place)?);
+        rest = after;
+    }
+    Ok(tallies)
+}
+
+fn pad(put: &Put<'_>, bytes: Range<u64>, role: &str) -> Result<(), QuantizeError> {
+    if bytes.is_empty() {
+        return Ok(());
+    }
+    let zeros = vec![0; (bytes.end - bytes.start) as usize];
+    put(bytes.start, &zeros).map_err(|error| QuantizeError::io(role, "writing the segment", &error))
 }

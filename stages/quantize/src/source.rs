@@ -16,6 +16,16 @@ pub trait TensorBytes: Sync {
     /// # Errors
     /// The surroundings' own; the stage reports them as [`QuantizeError::Io`].
     fn bytes(&self, source: &Source, range: Range<u64>) -> io::Result<Cow<'_, [u8]>>;
+
+    /// Elements `range` of integers of which every one has four bits: two a byte in two's complement, the first in the
+    /// low bits. `None` where they are not to be had so for less than their bytes; the stage then asks for those.
+    ///
+    /// # Errors
+    /// As [`bytes`](TensorBytes::bytes).
+    fn nibbles(&self, source: &Source, range: Range<u64>) -> io::Result<Option<Vec<u8>>> {
+        let _ = (source, range);
+        Ok(None)
+    }
 }
 
 /// Reads elements of one weight's sources; a range is in elements.
@@ -38,6 +48,19 @@ impl<'a> Reader<'a> {
             return Err(QuantizeError::Length { role: self.role.into(), expected, found });
         }
         Ok(bytes)
+    }
+
+    /// Elements `range` as [`nibbles`](TensorBytes::nibbles), if they are to be had so.
+    pub fn nibbles(&self, source: &Source, range: Range<u64>) -> Result<Option<Vec<u8>>, QuantizeError> {
+        let expected = (range.end - range.start) / 2;
+        let nibbles = self.bytes.nibbles(source, range);
+        let nibbles = nibbles.map_err(|e| QuantizeError::io(self.role, "reading the delivery", &e))?;
+        match nibbles.as_ref().map(|nibbles| nibbles.len() as u64) {
+            Some(found) if found != expected => {
+                Err(QuantizeError::Length { role: self.role.into(), expected, found })
+            }
+            _ => Ok(nibbles),
+        }
     }
 
     /// Elements `range` of a float source, exactly, as binary32.

@@ -5,7 +5,7 @@ use crate::search::Grid;
 use crate::source::Narrow;
 use crate::tally::Tally;
 use crate::unit::Units;
-use crate::weight::Weight;
+use crate::weight::{Stored, Weight};
 use half::f16;
 use mica_device::format::Format;
 use mica_device::layout::TableLayout;
@@ -53,7 +53,8 @@ impl Units for TableRows<'_> {
             return Ok(tally);
         };
         let integers = self.weight.integers(rows, cols, Grid::I8, scaling)?;
-        let each = integers.q.chunks_exact(cols as usize);
+        let Stored::Containers(q) = &integers.q else { unreachable!("only i4 is read as nibbles") };
+        let each = q.chunks_exact(cols as usize);
         let scales = integers.scales.chunks_exact(self.layout.groups() as usize);
         for (place, (q, scales)) in places.zip(each.zip(scales)) {
             place[..q.len()].copy_from_slice(bytemuck::cast_slice(q));

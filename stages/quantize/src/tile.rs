@@ -1,14 +1,16 @@
 //! Matrices and experts in the device's tile order. What the order is, `mica_device::layout` says.
 
 use crate::error::QuantizeError;
+use crate::interleave::{LANES, sub_block};
 use crate::search::Grid;
 use crate::source::Narrow;
 use crate::tally::Tally;
 use crate::unit::Units;
-use crate::weight::{Integers, Weight};
+use crate::weight::{Integers, Stored, Weight};
 use half::f16;
+use half::slice::HalfFloatSliceExt;
 use mica_device::format::Format;
-use mica_device::layout::{LANES, MatrixLayout, Scaling, TILE_ROWS, WeightFormat};
+use mica_device::layout::{MatrixLayout, Scaling, TILE_ROWS, WeightFormat};
 
 /// A vector's bytes.
 const VECTOR: usize = 64;
@@ -41,7 +43,7 @@ impl Units for Tiles<'_> {
         let Some(scaling) = layout.format.scaling else {
             let mut halves = Vec::new();
             let tally = self.weight.narrowed(rows, cols, Narrow::F16, &mut halves)?;
-            interleave(&halves, cols as usize * 2, padded, out, |dword: [u8; 4]| dword);
+            interleave(&halves, cols as usize * 2, padded, out, bytes);
             return Ok(tally);
         };
         let i4 = layout.format.weight == WeightFormat::I4;
@@ -50,45 +52,92 @@ impl Units for Tiles<'_> {
         let (scales, rest) = out.split_at_mut(layout.scale_bytes(padded as u64) as usize);
         let (zeros, vectors) = rest.split_at_mut(layout.zero_bytes(padded as u64) as usize);
         write_scales(&integers, layout.groups() as usize, padded, scaling, scales, zeros);
-        let q: &[u8] = bytemuck::cast_slice(&integers.q);
-        if i4 {
-            interleave(q, cols as usize, padded, vectors, nibbles);
-        } else {
-            interleave(q, cols as usize, padded, vectors, |dword: [u8; 4]| dword);
+        let cols = cols as usize;
+        match &integers.q {
+            Stored::Nibbles(q) => interleave(q, cols / 2, padded, vectors, nibbles),
+            Stored::Containers(q) if i4 => {
+                interleave(bytemuck::cast_slice(q), cols, padded, vectors, |row, dwords| {
+                    let (whole, tail) = row.as_chunks();
+                    for (dword, &columns) in dwords.iter_mut().zip(whole) {
+                        *dword = narrowed(columns);
+                    }
+                    if let (false, Some(dword)) = (tail.is_empty(), dwords.get_mut(whole.len())) {
+                        let mut columns = [0; 8];
+                        columns[..tail.len()].copy_from_slice(tail);
+                        *dword = narrowed(columns);
+                    }
+                });
+            }
+            Stored::Containers(q) => interleave(bytemuck::cast_slice(q), cols, padded, vectors, bytes),
         }
         Ok(integers.tally)
     }
 }
 
 /// Eight containers as a dword: byte j holds column j in its low nibble and column 4 + j in its high one.
-fn nibbles(columns: [u8; 8]) -> [u8; 4] {
+fn narrowed(columns: [u8; 8]) -> u32 {
     let columns = u64::from_le_bytes(columns) & 0x0f0f_0f0f_0f0f_0f0f;
-    (columns as u32 | (columns >> 28) as u32).to_le_bytes()
+    columns as u32 | (columns >> 28) as u32
 }
 
-/// Rows of `row` bytes into vectors `[step][sub-block of 16 rows]` of one dword a row; `dword` makes a
-/// row's dword from the `N` bytes of a step. Rows and columns that are missing stay zero.
-fn interleave<const N: usize>(
-    rows: &[u8],
-    row: usize,
-    padded: usize,
-    out: &mut [u8],
-    dword: impl Fn([u8; N]) -> [u8; 4],
-) {
-    let lanes = LANES as usize;
-    let stride = padded / lanes * VECTOR;
-    for (at, row) in rows.chunks_exact(row).enumerate() {
-        let place = at / lanes * VECTOR + at % lanes * 4;
-        let (whole, tail) = row.as_chunks::<N>();
-        let mut steps = out.chunks_exact_mut(stride);
-        for (&columns, step) in whole.iter().zip(&mut steps) {
-            step[place..place + 4].copy_from_slice(&dword(columns));
+/// The same dwords of nibbles that have their first column lowest.
+fn nibbles(row: &[u8], dwords: &mut [u32]) {
+    #[cfg(target_arch = "x86_64")]
+    if std::arch::is_x86_feature_detected!("avx2") {
+        // SAFETY: the processor has AVX2, all that the function asks for.
+        unsafe { nibbles_avx2(row, dwords) };
+        return;
+    }
+    nibbles_portable(row, dwords);
+}
+
+/// The same compiled for registers of 256 bits.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx2")]
+fn nibbles_avx2(row: &[u8], dwords: &mut [u32]) {
+    nibbles_portable(row, dwords);
+}
+
+#[inline(always)]
+fn nibbles_portable(row: &[u8], dwords: &mut [u32]) {
+    // four nibbles to the low halves of four bytes
+    let spread = |four: u32| {
+        let pairs = (four | (four << 8)) & 0x00ff_00ff;
+        (pairs | (pairs << 4)) & 0x0f0f_0f0f
+    };
+    for (dword, &columns) in dwords.iter_mut().zip(row.as_chunks().0) {
+        let columns = u32::from_le_bytes(columns);
+        *dword = spread(columns & 0xffff) | (spread(columns >> 16) << 4);
+    }
+}
+
+/// Four bytes a dword, as they lie; those that are missing at the end stay zero.
+fn bytes(row: &[u8], dwords: &mut [u32]) {
+    let (whole, tail) = row.as_chunks();
+    for (dword, &bytes) in dwords.iter_mut().zip(whole) {
+        *dword = u32::from_le_bytes(bytes);
+    }
+    if let (false, Some(dword)) = (tail.is_empty(), dwords.get_mut(whole.len())) {
+        let mut bytes = [0; 4];
+        bytes[..tail.len()].copy_from_slice(tail);
+        *dword = u32::from_le_bytes(bytes);
+    }
+}
+
+/// Rows of `row` bytes into vectors `[step][sub-block of 16 rows]` of one dword a row; `dwords` makes a row's from its
+/// bytes, into zeros. Rows and columns that are missing stay zero.
+fn interleave(rows: &[u8], row: usize, padded: usize, out: &mut [u8], dwords: impl Fn(&[u8], &mut [u32])) {
+    let count = padded / LANES;
+    let steps = out.len() / (count * VECTOR);
+    let mut made = vec![0; LANES * steps];
+    for (number, rows) in rows.chunks(LANES * row).enumerate() {
+        if rows.len() < LANES * row {
+            made.fill(0);
         }
-        if let (false, Some(step)) = (tail.is_empty(), steps.next()) {
-            let mut columns = [0; N];
-            columns[..tail.len()].copy_from_slice(tail);
-            step[place..place + 4].copy_from_slice(&dword(columns));
+        for (row, made) in rows.chunks_exact(row).zip(made.chunks_exact_mut(steps)) {
+            dwords(row, made);
         }
+        sub_block(&made, steps, number, count, out);
     }
 }
 
@@ -101,15 +150,20 @@ fn write_scales(
     scales: &mut [u8],
     zeros: &mut [u8],
 ) {
-    for (row, values) in integers.scales.chunks_exact(groups).enumerate() {
-        for (group, &scale) in values.iter().enumerate() {
-            let at = group * padded + row;
-            match scaling.scale {
-                Format::F16 => {
-                    let bytes = f16::from_f32(scale).to_le_bytes();
-                    scales[at * 2..][..2].copy_from_slice(&bytes);
-                }
-                _ => scales[at * 4..][..4].copy_from_slice(&scale.to_le_bytes()),
+    if scaling.scale == Format::F16 {
+        let mut halves = vec![f16::ZERO; integers.scales.len()];
+        halves.convert_from_f32_slice(&integers.scales);
+        let scales = scales.as_chunks_mut().0;
+        for (row, values) in halves.chunks_exact(groups).enumerate() {
+            for (group, &scale) in values.iter().enumerate() {
+                scales[group * padded + row] = scale.to_le_bytes();
+            }
+        }
+    } else {
+        let scales = scales.as_chunks_mut().0;
+        for (row, values) in integers.scales.chunks_exact(groups).enumerate() {
+            for (group, &scale) in values.iter().enumerate() {
+                scales[group * padded + row] = scale.to_le_bytes();
             }
         }
     }

@@ -20,10 +20,29 @@ pub(crate) struct Weight<'a> {
     pub allow_non_finite: bool,
 }
 
+/// Integers, row-major.
+pub(crate) enum Stored<'a> {
+    /// One a byte; as they lie in the delivery, where they come from there.
+    Containers(Cow<'a, [i8]>),
+    /// Two a byte in two's complement, the first in the low bits.
+    Nibbles(Vec<u8>),
+}
+
+impl Stored<'_> {
+    /// Whether all of some elements are `value`.
+    fn are(&self, elements: Range<usize>, value: i8) -> bool {
+        match self {
+            Stored::Containers(q) => q[elements].iter().all(|&q| q == value),
+            Stored::Nibbles(q) => {
+                elements.into_iter().all(|at| (q[at / 2] >> (at % 2 * 4)) & 15 == value as u8 & 15)
+            }
+        }
+    }
+}
+
 /// Rows of integers with their scales, row-major: `[row][col]` and `[row][group]`.
 pub(crate) struct Integers<'a> {
-    /// As they lie in the delivery, where they come from there.
-    pub q: Cow<'a, [i8]>,
+    pub q: Stored<'a>,
     /// Each exactly a value of the stored format.
     pub scales: Vec<f32>,
     /// Empty where there are none.
@@ -58,15 +77,8 @@ impl<'a> Weight<'a> {
         scaling: Scaling,
     ) -> Result<Integers<'a>, QuantizeError> {
         let group = u64::from(scaling.group);
-        let first = rows.start * cols;
-        let q: Cow<'a, [i8]> = match self.reader.raw(&self.tensor.data, first..rows.end * cols)? {
-            Cow::Borrowed(raw) => Cow::Borrowed(bytemuck::cast_slice(raw)),
-            Cow::Owned(raw) => Cow::Owned(bytemuck::allocation::cast_vec(raw)),
-        };
-        if let Some(at) = grid.outside(&q) {
-            let (index, value) = (first + at as u64, q[at]);
-            return Err(QuantizeError::Container { role: self.role(), index, value });
-        }
+        let elements = rows.start * cols..rows.end * cols;
+        let q = self.stored(elements, cols, grid)?;
         let groups = rows.start * cols / group..rows.end * cols / group;
         let scales = match &self.tensor.scale {
             Some(source) => self.reader.floats(source, groups.clone())?,
@@ -84,8 +96,8 @@ impl<'a> Weight<'a> {
             let reason = if scale > 0.0 && scale.is_finite() {
                 continue;
             } else if scale == 0.0 {
-                let group = &q[at * group as usize..][..group as usize];
-                if group.iter().all(|&q| q == zero) {
+                let group = group as usize;
+                if q.are(at * group..(at + 1) * group, zero) {
                     continue;
                 }
                 "zero is only the scale of a group that is all zero"
@@ -96,6 +108,26 @@ impl<'a> Weight<'a> {
             return Err(QuantizeError::Scale { role: self.role(), index, value, reason });
         }
         Ok(Integers { q, scales, zeros, tally: Tally::new() })
+    }
+
+    /// Delivered integers of whole rows, of which every one has its place in the grid.
+    fn stored(&self, elements: Range<u64>, cols: u64, grid: Grid) -> Result<Stored<'a>, QuantizeError> {
+        if grid.is_i4() && cols.is_multiple_of(8) {
+            if let Some(nibbles) = self.reader.nibbles(&self.tensor.data, elements.clone())? {
+                return Ok(Stored::Nibbles(nibbles));
+            }
+        }
+        let q: Cow<'a, [i8]> = match self.reader.raw(&self.tensor.data, elements.clone())? {
+            Cow::Borrowed(raw) => Cow::Borrowed(bytemuck::cast_slice(raw)),
+            Cow::Owned(raw) => Cow::Owned(bytemuck::allocation::cast_vec(raw)),
+        };
+        match grid.outside(&q) {
+            None => Ok(Stored::Containers(q)),
+            Some(at) => {
+                let (index, value) = (elements.start + at as u64, q[at]);
+                Err(QuantizeError::Container { role: self.role(), index, value })
+            }
+        }
     }
 
     fn fitted(
@@ -147,7 +179,7 @@ impl<'a> Weight<'a> {
                 index += 1;
             }
         }
-        Ok(Integers { q: q.into(), scales, zeros: Vec::new(), tally })
+        Ok(Integers { q: Stored::Containers(q.into()), scales, zeros: Vec::new(), tally })
     }
 
     /// Replaces what is not finite by zero, where that is allowed; the infinities' places and signs.

@@ -6,7 +6,9 @@ use common::*;
 use mica_device::segment::SegmentPlan;
 use mica_models::analysis::WeightUse;
 use mica_pack::{Dtype, PackedTensor};
-use mica_quantize::{ComponentFormat, Dequantized, Group, QuantizeError, ScaleFormat, plan, quantize};
+use mica_quantize::{
+    ComponentFormat, Dequantized, Group, QuantizeError, ScaleFormat, plan, quantize_in_memory,
+};
 
 const ROWS: u64 = 2;
 const COLS: u64 = 32;
@@ -219,8 +221,7 @@ fn non_finite_weights_where_they_are_allowed() {
         let mut tensors = Tensors::default();
         let layer = layer(vec![floats(WeightUse::Matrix, &mut tensors, value)]);
         let plan = plan(&layer, &recipe(&[("*", format)])).unwrap();
-        let mut segment = Vec::new();
-        let figures = quantize(&layer, &plan, &tensors, &mut segment, true).unwrap();
+        let (segment, figures) = quantize_in_memory(&layer, &plan, &tensors, true).unwrap();
         let read = Dequantized::new(&plan, &segment).unwrap().elements("w").unwrap();
         assert!(read[37] == stored || read[37].is_nan() && stored.is_nan(), "{} {stored}", read[37]);
         assert!((read[36] - 0.5).abs() < 1e-3);
@@ -247,7 +248,7 @@ fn plans_and_segments_that_do_not_belong() {
         (&first, spoil(|p| p.bytes = 64), "64 bytes end before"),
         (&scaled, fitting.clone(), "w is stored as Matrix"),
     ] {
-        let error = quantize(layer, &plan, &tensors, &mut std::io::sink(), false).unwrap_err().to_string();
+        let error = quantize_in_memory(layer, &plan, &tensors, false).unwrap_err().to_string();
         assert!(error.contains(fact), "{error}");
     }
 
@@ -268,6 +269,6 @@ fn plans_and_segments_that_do_not_belong() {
             Ok(vec![0; 3].into())
         }
     }
-    let error = quantize(&first, &made.plan, &Short, &mut std::io::sink(), false).unwrap_err();
+    let error = quantize_in_memory(&first, &made.plan, &Short, false).unwrap_err();
     assert_eq!(error.to_string(), "w: its source gave 3 bytes where 256 were asked for");
 }

@@ -5,10 +5,11 @@ use mica::workspace::{Machine, Workspace};
 use mica_compile::Options;
 use mica_device::object::Object;
 use mica_device::segment::SegmentPlan;
+use mica_digest::Pieces;
 use mica_fetch::TensorEntry;
 use mica_models::hir::{Function, Op};
 use mica_models::stack::{Part as Place, Stack};
-use mica_pack::{Contents, Digest, Dtype, Hasher, Names, PackedLayer, TensorInfo, Virtual};
+use mica_pack::{Contents, Digest, Dtype, Names, PackedLayer, TensorInfo, Virtual};
 use mica_quantize::{Recipe, TensorBytes};
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -131,8 +132,8 @@ fn compiled(source: &Source, kind: &str, function: &Function, plan: &SegmentPlan
 
 fn quantized(packed: &PackedLayer, recipe: &Recipe, held: &Held<'_>) -> (SegmentPlan, Vec<u8>) {
     let plan = mica_quantize::plan(packed, recipe).unwrap_or_else(|e| panic!("{e}"));
-    let mut constants = Vec::new();
-    mica_quantize::quantize(packed, &plan, held, &mut constants, false).unwrap_or_else(|e| panic!("{e}"));
+    let made = mica_quantize::quantize_in_memory(packed, &plan, held, false);
+    let (constants, _) = made.unwrap_or_else(|e| panic!("{e}"));
     (plan, constants)
 }
 
@@ -174,8 +175,9 @@ impl Contents for Held<'_> {
         Ok(Cow::Owned(all))
     }
 
-    fn hasher(&self, dtype: Dtype, shape: &[u64]) -> Result<Hasher, Self::Error> {
-        Ok(mica_fetch::tensor_hasher(dtype.name().parse()?, shape))
+    fn pieces(&self, dtype: Dtype, shape: &[u64]) -> Result<Pieces, Self::Error> {
+        let bytes = shape.iter().product::<u64>() * dtype.bytes();
+        Ok(mica_fetch::tensor_pieces(dtype.name().parse()?, shape, bytes))
     }
 
     fn store(&mut self, dtype: Dtype, shape: &[u64], bytes: Vec<u8>) -> Result<Digest, Self::Error> {

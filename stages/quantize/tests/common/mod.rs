@@ -6,7 +6,7 @@ use mica_models::analysis::WeightUse;
 use mica_pack::{Digest, Dtype, PackedLayer, PackedTensor, Source};
 use mica_quantize::{
     ComponentFormat, Group, QuantizeError, Recipe, Rule, ScaleFormat, TensorBytes, TensorFigures, plan,
-    quantize,
+    quantize_in_memory,
 };
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -99,8 +99,6 @@ pub fn written(
     bytes: &dyn TensorBytes,
 ) -> Result<Written, QuantizeError> {
     let plan = plan(layer, recipe)?;
-    let mut segment = Vec::new();
-    let figures = quantize(layer, &plan, bytes, &mut segment, false)?;
-    assert_eq!(segment.len() as u64, plan.bytes);
+    let (segment, figures) = quantize_in_memory(layer, &plan, bytes, false)?;
     Ok(Written { plan, segment, figures })
 }
