@@ -1,4 +1,4 @@
-//! The bytes behind a packed layer's digests: a delivery's maps, the same unpacked from words, or blobs that pack stored.
+//! The bytes behind a packed layer's digests: a delivery's maps, what lies in them in words, or blobs that pack stored.
 
 use crate::action::BodyError;
 use crate::delivery::OpenDelivery;
@@ -6,7 +6,7 @@ use crate::env::Env;
 use crate::queries::Fetched;
 use mica_cache::{Blob, CacheError, Digest};
 use mica_fetch::{DeliveryFiles, TensorEntry};
-use mica_pack::{InWords, Source};
+use mica_pack::{Lies, Source};
 use mica_quantize::TensorBytes;
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -15,8 +15,7 @@ use std::io;
 use std::ops::Range;
 
 enum Place {
-    Delivered(TensorEntry),
-    InWords(TensorEntry, InWords),
+    Delivered(TensorEntry, Lies),
     Stored(Blob),
 }
 
@@ -27,20 +26,20 @@ pub struct DeliveredBytes<'a> {
 }
 
 impl<'a> DeliveredBytes<'a> {
-    /// The tensors of a part: those that lie in the delivery, as they are or in words, and those that packing stored,
-    /// by their digests and their blobs'.
+    /// The tensors of a part: those that lie in the delivery, and those that packing stored, by their digests and their
+    /// blobs'.
     pub fn new(
         env: &Env,
         delivery: &'a OpenDelivery,
         fetched: &Fetched,
-        words: Vec<(Digest, InWords)>,
+        lies: Vec<(Digest, Lies)>,
         stored: impl IntoIterator<Item = (Digest, Digest)>,
     ) -> Result<DeliveredBytes<'a>, BodyError> {
-        let mut places: HashMap<Digest, Place> =
-            fetched.places().map(|(digest, entry)| (digest, Place::Delivered(entry))).collect();
-        for (digest, lies) in words {
-            if let (Entry::Vacant(place), Some(entry)) = (places.entry(digest), fetched.place(&lies.tensor)) {
-                place.insert(Place::InWords(entry.clone(), lies));
+        let mut places = HashMap::new();
+        for (digest, lies) in lies {
+            if let (Entry::Vacant(place), Some(entry)) = (places.entry(digest), fetched.place(lies.tensor()))
+            {
+                place.insert(Place::Delivered(entry.clone(), lies));
             }
         }
         for (tensor, blob) in stored {
@@ -54,9 +53,7 @@ impl<'a> DeliveredBytes<'a> {
     /// Fails where a delivery file is no longer what it was when its digests were taken.
     pub fn unchanged(&self) -> Result<(), BodyError> {
         self.places.values().try_for_each(|p| match p {
-            Place::Delivered(e) | Place::InWords(e, _) => {
-                self.delivery.unchanged(e).map_err(BodyError::environment)
-            }
+            Place::Delivered(e, _) => self.delivery.unchanged(e).map_err(BodyError::environment),
             Place::Stored(_) => Ok(()),
         })
     }
@@ -94,18 +91,17 @@ impl<'a> DeliveredBytes<'a> {
 impl TensorBytes for DeliveredBytes<'_> {
     fn bytes(&self, source: &Source, range: Range<u64>) -> io::Result<Cow<'_, [u8]>> {
         match self.places.get(&source.digest) {
-            Some(Place::Delivered(e)) => self.delivered(e, range),
-            Some(Place::InWords(e, lies)) => {
-                lies.read(range, |words| self.delivered(e, words)).map(Cow::Owned)
-            }
+            Some(Place::Delivered(e, lies)) => lies.read(range, |stored| self.delivered(e, stored)),
             Some(Place::Stored(blob)) => Ok(Cow::Borrowed(&blob[range.start as usize..range.end as usize])),
             None => Err(io::Error::other(format!("nothing is called {}", source.digest))),
         }
     }
 
-    fn nibbles(&self, source: &Source, range: Range<u64>) -> io::Result<Option<Vec<u8>>> {
+    fn words(&self, source: &Source, range: Range<u64>) -> io::Result<Option<Cow<'_, [u8]>>> {
         match self.places.get(&source.digest) {
-            Some(Place::InWords(e, lies)) => lies.nibbles(range, |words| self.delivered(e, words)),
+            Some(Place::Delivered(e, Lies::InWords(words))) => {
+                words.words(range, |stored| self.delivered(e, stored))
+            }
             _ => Ok(None),
         }
     }

@@ -5,7 +5,7 @@ use super::Refused;
 use super::published::{PartWeights, Published};
 use mica_device::segment::SegmentPlan;
 use mica_digest::Pieces;
-use mica_pack::{Contents, Digest, Dtype, InWords, Resolved, Source, Virtual};
+use mica_pack::{Contents, Digest, Dtype, Lies, Resolved, Source, Virtual};
 use mica_quantize::{Recipe, TensorBytes};
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -32,7 +32,7 @@ impl Constants {
         let resolved = Resolved { roles, ..whole.clone() };
         let mut hands = Hands::new(weights.source());
         let packed = mica_pack::pack(&resolved, &mut hands).map_err(|e| Refused(e.to_string()))?;
-        hands.words.extend(mica_pack::in_words(&resolved, &packed));
+        hands.lies.extend(mica_pack::lies(&resolved, &packed));
         let refused = |e: mica_quantize::QuantizeError| Refused(e.to_string());
         let mut plan = mica_quantize::plan(&packed, recipe).map_err(refused)?;
         let made = mica_quantize::quantize_in_memory(&packed, &plan, &hands, false);
@@ -74,14 +74,13 @@ pub fn within<'n>(name: &'n str, scope: &str) -> Option<&'n str> {
 /// The published tensors, as pack and quantize ask for them. Nothing is kept, so names serve as digests.
 struct Hands<'a> {
     source: &'a Published,
-    known: HashMap<Digest, Virtual>,
-    words: HashMap<Digest, InWords>,
+    lies: HashMap<Digest, Lies>,
     made: HashMap<Digest, Vec<u8>>,
 }
 
 impl Hands<'_> {
     fn new(source: &Published) -> Hands<'_> {
-        Hands { source, known: HashMap::new(), words: HashMap::new(), made: HashMap::new() }
+        Hands { source, lies: HashMap::new(), made: HashMap::new() }
     }
 
     fn raw(&self, tensor: &Virtual, range: Range<u64>) -> io::Result<Vec<u8>> {
@@ -93,9 +92,7 @@ impl Contents for Hands<'_> {
     type Error = Refused;
 
     fn digest(&mut self, tensor: &Virtual) -> Result<Digest, Refused> {
-        let digest = blake3::hash(tensor.pieces.join(" ").as_bytes());
-        self.known.insert(digest, tensor.clone());
-        Ok(digest)
+        Ok(blake3::hash(tensor.pieces.join(" ").as_bytes()))
     }
 
     fn bytes(&self, tensor: &Virtual) -> Result<Cow<'_, [u8]>, Refused> {
@@ -120,11 +117,8 @@ impl TensorBytes for Hands<'_> {
         if let Some(made) = self.made.get(&source.digest) {
             return Ok(Cow::Borrowed(&made[range.start as usize..range.end as usize]));
         }
-        if let Some(lies) = self.words.get(&source.digest) {
-            return lies.read(range, |words| self.raw(&lies.tensor, words).map(Cow::Owned)).map(Cow::Owned);
-        }
-        match self.known.get(&source.digest) {
-            Some(v) => self.raw(v, range).map(Cow::Owned),
+        match self.lies.get(&source.digest) {
+            Some(lies) => lies.read(range, |stored| self.raw(lies.tensor(), stored).map(Cow::Owned)),
             None => Err(io::Error::other("a tensor that was not packed")),
         }
     }

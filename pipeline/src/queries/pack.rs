@@ -16,7 +16,7 @@ use std::str::FromStr;
 /// The kind of a packed layer's blob.
 pub const KIND: &str = "packed-layer";
 
-/// What unpacking a weight to name it takes.
+/// What naming a weight's integers takes: some pieces of them.
 const UNPACKED: u64 = 16 << 20;
 
 /// What an output is called that holds a stored tensor, before the tensor's digest.
@@ -43,9 +43,8 @@ pub fn packed(db: &dyn Db, model: ModelInput, part: usize) -> Result<Outcome> {
     let open = db.delivery(model.delivery(db).name(db));
     let memory = resolved.roles.iter().map(|r| {
         let elements = r.shape.iter().product::<u64>();
-        match (&r.converter, &r.unpack) {
+        match (&r.converter, &r.scale) {
             (Some(_), _) => elements * 32,
-            // a few matrices at a time
             (None, Some(_)) => UNPACKED,
             (None, None) => 0,
         }

@@ -110,10 +110,6 @@ impl Fetched {
     pub fn place(&self, v: &Virtual) -> Option<&TensorEntry> {
         self.tensors.iter().find(|t| t.2 == *v).map(|t| &t.1)
     }
-    /// The tensors by digest.
-    pub fn places(&self) -> impl Iterator<Item = (Digest, TensorEntry)> {
-        self.tensors.iter().map(|t| (t.3, t.1.clone()))
-    }
     /// Fails where a file of one of them is no longer what it was when its digests were taken.
     pub fn unchanged(&self, open: &OpenDelivery) -> std::result::Result<(), BodyError> {
         self.tensors.iter().try_for_each(|t| open.unchanged(&t.1)).map_err(BodyError::environment)

@@ -1,3 +1,5 @@
+#![expect(clippy::single_range_in_vec_init, reason = "a content in one range")]
+
 use super::*;
 use proptest::prelude::*;
 

@@ -75,21 +75,26 @@ fn value(nodes: &HashMap<u64, Node>, range: Range<u64>, mode: Mode<'_>) -> Optio
 mod tests {
     use super::*;
 
+    /// A piece, the content's length, and what it falls into: subtrees in KiB, and parts of chunks.
+    type Case = ([u64; 2], u64, &'static [[u64; 2]], &'static [[u64; 2]]);
+
     #[test]
     fn pieces_fall_into_the_largest_subtrees() {
-        let kib =
-            |ranges: &[Range<u64>]| ranges.iter().map(|r| r.start * 1024..r.end * 1024).collect::<Vec<_>>();
-        let cases: [(Range<u64>, u64, Vec<Range<u64>>, Vec<Range<u64>>); 7] = [
-            (0..16384, 16384, kib(&[0..8, 8..16]), vec![]),
-            (0..16384, 16385, kib(&[0..16]), vec![]),
-            (3072..13312, 65536, kib(&[3..4, 4..8, 8..12, 12..13]), vec![]),
-            (1000..5000, 65536, kib(&[1..2, 2..4]), vec![1000..1024, 4096..5000]),
-            (4096..5000, 5000, vec![4096..5000], vec![]),
-            (100..200, 65536, vec![], vec![100..200]),
-            (0..1000, 1000, vec![], vec![0..1000]),
+        let cases: &[Case] = &[
+            ([0, 16384], 16384, &[[0, 8], [8, 16]], &[]),
+            ([0, 16384], 16385, &[[0, 16]], &[]),
+            ([3072, 13312], 65536, &[[3, 4], [4, 8], [8, 12], [12, 13]], &[]),
+            ([1000, 5000], 65536, &[[1, 2], [2, 4]], &[[1000, 1024], [4096, 5000]]),
+            ([4096, 5120], 5120, &[[4, 5]], &[]),
+            ([100, 200], 65536, &[], &[[100, 200]]),
+            ([0, 1000], 1000, &[], &[[0, 1000]]),
         ];
-        for (piece, len, whole, partial) in cases {
-            assert_eq!(parts(piece.clone(), len), Parts { whole, partial }, "{piece:?} of {len}");
+        for &(piece, len, whole, partial) in cases {
+            let ranges = |ends: &[[u64; 2]], unit| ends.iter().map(|e| e[0] * unit..e[1] * unit).collect();
+            let expected = Parts { whole: ranges(whole, CHUNK), partial: ranges(partial, 1) };
+            assert_eq!(parts(piece[0]..piece[1], len), expected, "{piece:?} of {len}");
         }
+        let last = parts(4096..5000, 5000);
+        assert_eq!(last.whole.first(), Some(&(4096..5000)), "the last chunk may be short");
     }
 }

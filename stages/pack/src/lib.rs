@@ -3,18 +3,18 @@
 //! [`resolve`] finds a part's weights by the model's own naming, whatever prefix and form the publisher
 //! chose, and checks shapes, dtypes and scales from the delivery's index alone. [`pack`] then names them by
 //! content: a [`PackedLayer`] holds digests, roles and shapes. Only a weight that the model lays out
-//! otherwise than its publisher is read and stored again; everything else stays in the delivery, also what is packed
-//! in words: that is read for its name, and whoever needs a stretch of it unpacks that ([`InWords`]).
+//! otherwise than its publisher is read and stored again; everything else stays in the delivery, integers in containers
+//! or in words: they are read at most for their name, and whoever needs a stretch of them asks [`Lies`].
 //!
 //! It must not know files, offsets, the device, the cache's place, salsa nor the terminal. The delivery is
 //! what [`Names`] says it has and [`Contents`] gives.
 
-mod ahead;
 mod contents;
 mod convert;
 mod dtype;
 mod error;
-mod in_words;
+mod integers;
+mod lies;
 mod names;
 mod pack;
 mod packed;
@@ -28,7 +28,7 @@ mod words;
 pub use contents::Contents;
 pub use dtype::Dtype;
 pub use error::{PackError, PackFailure};
-pub use in_words::{InWords, RoleInWords, in_words};
+pub use lies::{InWords, Lies, RoleInWords, lies};
 pub use names::{Names, TensorInfo, unread};
 pub use pack::pack;
 pub use packed::{Digest, PackedLayer, PackedTensor, Source};
@@ -37,4 +37,4 @@ pub use scheme::{Described, Scheme};
 pub use words::{Packing, Unpack};
 
 /// The stage's version, part of every key; raised whenever the same inputs pack otherwise.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;

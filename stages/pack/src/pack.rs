@@ -3,12 +3,13 @@
 use crate::contents::Contents;
 use crate::convert::{convert, keeps_order};
 use crate::error::PackFailure;
+use crate::integers::{failed, in_containers};
 use crate::packed::{PackedLayer, PackedTensor, Source};
 use crate::resolve::{Resolved, ResolvedRole, Virtual};
-use crate::unpack::{Unpacked, failed, unpacked};
+use crate::unpack::{Unpacked, unpacked};
 
-/// Names a part's weights by content. A weight whose converter moves elements is read, converted and stored; one whose
-/// integers are packed in words is read and named by what it unpacks to; of the others only digests are asked for.
+/// Names a part's weights by content. A weight whose converter moves elements is read, converted and stored; integers
+/// are read where their name is not that of a delivered tensor; of the others only digests are asked for.
 ///
 /// # Errors
 /// A converter that does not lay out its weight; packed tensors whose order, stated shape or zero points are
@@ -40,6 +41,7 @@ fn tensor<C: Contents>(role: &ResolvedRole, contents: &mut C) -> Result<PackedTe
             let digest = contents.store(dtype, &shape, bytes).map_err(failed(role))?;
             Source { digest, dtype, shape }
         }
+        _ if role.scale.is_some() => in_containers(role, contents)?,
         _ => source(role, &role.data, contents)?,
     };
     let mut companion =

@@ -13,7 +13,8 @@ pub type Digest = blake3::Hash;
 /// A tensor by content: canonical row-major little-endian bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Source {
-    /// What the tensor is called by.
+    /// What the tensor is called by: its own digest. Integers of which every one has four bits are called by that
+    /// of their words (`I32`, eight a word along a row, each plus 8, the first in the low bits).
     pub digest: Digest,
     /// Its elements.
     pub dtype: Dtype,

@@ -26,6 +26,18 @@ pub struct Virtual {
     pub shape: Vec<u64>,
 }
 
+impl Virtual {
+    /// One of its pieces as a tensor of its own: so many of its rows.
+    pub(crate) fn piece(&self, name: &str) -> Virtual {
+        let (shape, count) = (&self.shape, self.pieces.len() as u64);
+        let shape = match shape.last() {
+            Some(&cols) if count > 1 => vec![shape.iter().product::<u64>() / count / cols.max(1), cols],
+            _ => shape.clone(),
+        };
+        Virtual { pieces: vec![name.into()], dtype: self.dtype, shape }
+    }
+}
+
 /// A weight and the tensors that it is made of.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ResolvedRole {

@@ -2,13 +2,19 @@
 
 use crate::contents::Contents;
 use crate::dtype::Dtype;
+use crate::error::PackFailure;
+use crate::lies::lies;
 use crate::names::{Names, TensorInfo};
-use crate::packed::{Digest, Source};
-use crate::resolve::Virtual;
+use crate::pack::pack;
+use crate::packed::{Digest, PackedLayer, Source};
+use crate::resolve::{Virtual, resolve};
 use crate::scheme::Scheme;
 use mica_digest::Pieces;
+use mica_models::stack::{Part, Stack};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
+use std::convert::Infallible;
+use std::ops::Range;
 
 /// Tensors by name, and those that packing has given a digest.
 #[derive(Clone, Default)]
@@ -70,6 +76,23 @@ impl MemoryDelivery {
         tensor.pieces.iter().map(piece).collect::<Vec<_>>().concat()
     }
 
+    /// A part's packed layer, whose tensors' contents are known from then on ([`content`](MemoryDelivery::content)).
+    ///
+    /// # Errors
+    /// What packing says.
+    pub fn packed(&mut self, stack: &Stack, part: Part) -> Result<PackedLayer, PackFailure<Infallible>> {
+        let resolved = resolve(self, stack, part).map_err(PackFailure::Pack)?;
+        let layer = pack(&resolved, self)?;
+        for (digest, lies) in lies(&resolved, &layer) {
+            let stored = self.joined(lies.tensor());
+            let lent = |r: Range<u64>| Ok(Cow::Borrowed(&stored[r.start as usize..r.end as usize]));
+            let bytes = lies.read(0..lies.bytes(), lent).expect("what packing has read");
+            let bytes = bytes.into_owned();
+            self.by_digest.insert(digest, bytes);
+        }
+        Ok(layer)
+    }
+
     fn keep(&mut self, dtype: Dtype, shape: &[u64], bytes: Vec<u8>) -> Digest {
         let Ok(pieces) = self.pieces(dtype, shape);
         pieces.add(0, &bytes);
@@ -94,7 +117,7 @@ impl Names for MemoryDelivery {
 }
 
 impl Contents for MemoryDelivery {
-    type Error = std::convert::Infallible;
+    type Error = Infallible;
 
     fn digest(&mut self, tensor: &Virtual) -> Result<Digest, Self::Error> {
         let bytes = self.joined(tensor);

@@ -1,18 +1,14 @@
-//! A packed weight's tensors, read matrix by matrix, checked, and named by what they are in the canonical form.
-//! Nothing is stored: who reads the weight unpacks it again ([`InWords`]).
+//! A packed weight's tensors, checked, and named by what they are in the canonical form. Nothing is stored: who reads
+//! the weight unpacks it again ([`InWords`]).
 
 use crate::contents::Contents;
 use crate::dtype::Dtype;
 use crate::error::{PackError, PackFailure};
-use crate::in_words::{InWords, Unread};
+use crate::integers::{failed, in_words, named};
+use crate::lies::InWords;
 use crate::packed::Source;
 use crate::resolve::{ResolvedRole, Virtual};
 use crate::words::Unpack;
-use rayon::prelude::*;
-use std::ops::Range;
-
-/// Canonical bytes that a thread makes and hashes at a time; they stay in the processor's cache meanwhile.
-const PIECE: u64 = 512 << 10;
 
 /// A weight in its canonical form.
 pub(crate) struct Unpacked {
@@ -31,7 +27,7 @@ pub(crate) fn unpacked<C: Contents>(
 ) -> Result<Unpacked, PackFailure<C::Error>> {
     check_order(role, unpack, contents)?;
     check_shape(role, unpack, contents)?;
-    let (data, _) = named(role, &InWords::containers(role, unpack), Dtype::I8, &role.shape, contents)?;
+    let data = in_words(role, unpack, contents)?;
     let scaled = unpack.scaled(&role.shape);
     let scale = match (&role.scale, InWords::scales(role, unpack)) {
         (Some(scale), Some(lies)) => Some(named(role, &lies, scale.dtype, &scaled, contents)?.0),
@@ -65,49 +61,6 @@ fn delivered<C: Contents>(
 ) -> Result<Source, PackFailure<C::Error>> {
     let digest = contents.digest(tensor).map_err(failed(role))?;
     Ok(Source { digest, dtype: tensor.dtype, shape: shape.to_vec() })
-}
-
-/// The canonical tensor by content, and whether any byte of it is not 0. Each thread has a piece of it in memory.
-fn named<C: Contents>(
-    role: &ResolvedRole,
-    lies: &InWords,
-    dtype: Dtype,
-    shape: &[u64],
-    contents: &C,
-) -> Result<(Source, bool), PackFailure<C::Error>> {
-    let pieces = contents.pieces(dtype, shape).map_err(failed(role))?;
-    let cuts: Vec<Range<u64>> = pieces.cuts(PIECE).collect();
-    let stored = |number: usize| contents.bytes(&piece(&lies.tensor, &lies.tensor.pieces[number]));
-    let work = cuts.into_par_iter().map_init(Vec::new, |buffer, cut| {
-        let at = cut.start;
-        let place = lies.fill(cut, stored, buffer)?;
-        let bytes = &buffer[place];
-        pieces.add(at, bytes);
-        Ok(bytes.iter().any(|&byte| byte != 0))
-    });
-    let mut any = false;
-    // in order, so that the first that is wrong is the one told of
-    for piece in work.collect::<Vec<Result<bool, Unread<C::Error>>>>() {
-        any |= piece.map_err(|unread| match unread {
-            Unread::Stored(error) => failed(role)(error),
-            Unread::Zero { matrix, bad } => PackFailure::Pack(PackError::ZeroPoint {
-                role: role.role.clone(),
-                tensor: lies.tensor.pieces[matrix].clone(),
-                row: bad.place[0],
-                group: bad.place[1],
-                stored: bad.stored,
-                reason: bad.reason,
-            }),
-        })?;
-    }
-    let digest = pieces.digest().expect("the cuts are the whole content");
-    Ok((Source { digest, dtype, shape: shape.to_vec() }, any))
-}
-
-/// One piece of a tensor.
-fn piece(tensor: &Virtual, name: &str) -> Virtual {
-    let shape = if tensor.pieces.len() > 1 { &tensor.shape[1..] } else { &tensor.shape[..] };
-    Virtual { pieces: vec![name.into()], dtype: tensor.dtype, shape: shape.to_vec() }
 }
 
 /// Every column's group has to be the one of its place.
@@ -159,12 +112,8 @@ fn each<C: Contents>(
     mut look: impl FnMut(&str, &[u8]) -> Result<(), PackError>,
 ) -> Result<(), PackFailure<C::Error>> {
     for name in &tensor.pieces {
-        let bytes = contents.bytes(&piece(tensor, name)).map_err(failed(role))?;
+        let bytes = contents.bytes(&tensor.piece(name)).map_err(failed(role))?;
         look(name, &bytes)?;
     }
     Ok(())
-}
-
-pub(crate) fn failed<E>(role: &ResolvedRole) -> impl Fn(E) -> PackFailure<E> {
-    move |error| PackFailure::Contents { role: role.role.clone(), error }
 }

@@ -4,8 +4,8 @@
 //! A stored integer is unsigned; its canonical value is that less half the range, and zero points are
 //! shifted alike, so (q − zero) is what the publisher means. Knows bytes and shapes, no tensor's name.
 
-use crate::ahead::ahead;
 use serde::{Deserialize, Serialize};
+use std::borrow::Cow;
 use std::ops::Range;
 
 /// How words are filled.
@@ -97,38 +97,28 @@ impl Unpack {
         }
     }
 
-    /// Whether [`nibbles`](Unpack::nibbles) are to be had: words of eight neighbours along a row.
-    pub(crate) fn has_nibbles(&self) -> bool {
+    /// Whether [`row_words`](Unpack::row_words) are to be had without taking words apart: eight neighbours along a row.
+    pub(crate) fn has_row_words(&self) -> bool {
         self.bits == 4 && self.cols.is_multiple_of(8) && self.packing != Packing::Awq
     }
 
-    /// Some rows of a matrix, two integers a byte in two's complement, the first in the low bits, from all of its words.
-    pub(crate) fn nibbles(&self, words: &[u8], rows: Range<usize>) -> Vec<u8> {
+    /// Words `[rows, cols / 8]` of some rows of a matrix, as they are stored, from all of its words.
+    pub(crate) fn row_words<'b>(&self, words: Cow<'b, [u8]>, rows: Range<usize>) -> Cow<'b, [u8]> {
         let row = self.cols as usize / 2;
-        // less half their range, modulo 16
-        const HALF: u32 = 0x8888_8888;
-        let centred = |word: [u8; 4]| (u32::from_le_bytes(word) ^ HALF).to_le_bytes();
-        match self.packing {
-            Packing::Gptq { .. } => {
-                let words = words.as_chunks().0;
-                let blocks = words.chunks_exact(self.rows as usize);
-                let mut out = vec![0; rows.len() * row];
+        let place = rows.start * row..rows.end * row;
+        match (self.packing, words) {
+            (Packing::Gptq { .. }, words) => {
+                let blocks = words.as_chunks::<4>().0.chunks_exact(self.rows as usize);
+                let mut out = vec![0; place.len()];
                 for (block, words) in blocks.enumerate() {
-                    for (out, &word) in out.chunks_exact_mut(row).zip(&words[rows.clone()]) {
-                        out[block * 4..][..4].copy_from_slice(&centred(word));
+                    for (out, word) in out.chunks_exact_mut(row).zip(&words[rows.clone()]) {
+                        out[block * 4..][..4].copy_from_slice(word);
                     }
                 }
-                out
+                Cow::Owned(out)
             }
-            _ => {
-                let words = &words[rows.start * row..rows.end * row];
-                let mut out = Vec::with_capacity(words.len());
-                for words in words.chunks(row) {
-                    ahead(words);
-                    out.extend(words.iter().map(|pair| pair ^ HALF as u8));
-                }
-                out
-            }
+            (_, Cow::Borrowed(words)) => Cow::Borrowed(&words[place]),
+            (_, Cow::Owned(words)) => Cow::Owned(words[place].to_vec()),
         }
     }
 
@@ -139,10 +129,7 @@ impl Unpack {
             Packing::CompressedTensors => {
                 let row = cols.div_ceil(PER) * 4;
                 let words = words[rows.start * row..rows.end * row].chunks_exact(row);
-                for (out, words) in out.chunks_exact_mut(cols).zip(words) {
-                    ahead(words);
-                    along_row::<PER>(words, out);
-                }
+                out.chunks_exact_mut(cols).zip(words).for_each(|(out, words)| along_row::<PER>(words, out));
             }
             Packing::Gptq { .. } => {
                 for (block, words) in words.as_chunks().0.chunks_exact(self.rows as usize).enumerate() {
@@ -351,6 +338,34 @@ mod tests {
                 );
             }
         }
+    }
+
+    /// Words of rows hold the containers, each plus 8.
+    #[test]
+    fn words_of_some_rows() {
+        let stored: Vec<u8> =
+            (0..16 * 24 / 2).map(|at: u32| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+        for packing in [Packing::CompressedTensors, GPTQ] {
+            let unpack = of(packing, 4, 16, 24, 1);
+            assert!(unpack.has_row_words());
+            for rows in [0..16, 3..5, 15..16, 4..4] {
+                let mut containers = vec![0; rows.len() * 24];
+                unpack.containers_portable(&stored, rows.clone(), &mut containers);
+                let plus = |q: u8| q.wrapping_add(8);
+                let pairs: Vec<u8> = containers
+                    .as_chunks()
+                    .0
+                    .iter()
+                    .map(|&[low, high]| plus(low) | (plus(high) << 4))
+                    .collect();
+                for words in [Cow::Borrowed(&stored[..]), Cow::Owned(stored.clone())] {
+                    assert_eq!(*unpack.row_words(words, rows.clone()), pairs, "{packing:?} {rows:?}");
+                }
+            }
+        }
+        assert!(!of(Packing::Awq, 4, 16, 24, 1).has_row_words(), "a word has eight rows");
+        assert!(!of(Packing::CompressedTensors, 4, 3, 12, 1).has_row_words(), "rows end within words");
+        assert!(!of(Packing::CompressedTensors, 8, 3, 16, 1).has_row_words());
     }
 
     #[test]

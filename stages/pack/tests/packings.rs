@@ -6,7 +6,7 @@ use common::{packed, stack};
 use mica_fetch::testing::{NewTensor, PackedFormat, pack_quantized, read_safetensors, shipped};
 use mica_models::stack::Part;
 use mica_pack::testing::MemoryDelivery;
-use mica_pack::{Dtype, InWords, PackedLayer, Scheme, Source, in_words, pack, resolve, unread};
+use mica_pack::{Contents, Dtype, Lies, PackedLayer, Scheme, Source, lies, pack, resolve, unread};
 use serde_json::Value;
 use std::sync::LazyLock;
 
@@ -100,21 +100,21 @@ fn replaced(format: PackedFormat, groups: u64, dtype: mica_fetch::Dtype, zero_po
     Replaced { delivery: delivery(tensors, &config), weights, scales, zeros }
 }
 
-/// The first layer, and what of it is in words.
-fn with_words(delivery: &mut MemoryDelivery) -> (PackedLayer, Vec<(mica_pack::Digest, InWords)>) {
+/// The first layer, and where its tensors lie.
+fn with_places(delivery: &mut MemoryDelivery) -> (PackedLayer, Vec<(mica_pack::Digest, Lies)>) {
     let resolved = resolve(delivery, &stack(), Part::Layer(0)).unwrap();
     let layer = pack(&resolved, delivery).unwrap();
-    let words = in_words(&resolved, &layer);
-    (layer, words)
+    let places = lies(&resolved, &layer);
+    (layer, places)
 }
 
 /// All of a tensor, wherever it lies.
-fn content(delivery: &MemoryDelivery, source: &Source, words: &[(mica_pack::Digest, InWords)]) -> Vec<u8> {
-    let Some((_, lies)) = words.iter().find(|(digest, _)| *digest == source.digest) else {
-        return delivery.content(source).unwrap().to_vec();
-    };
-    let stored = delivery.joined(&lies.tensor);
-    lies.read(0..source.bytes(), |r| Ok(stored[r.start as usize..r.end as usize].into())).unwrap()
+fn content(delivery: &MemoryDelivery, source: &Source, places: &[(mica_pack::Digest, Lies)]) -> Vec<u8> {
+    let (_, lies) = places.iter().find(|(digest, _)| *digest == source.digest).unwrap();
+    let stored = delivery.joined(lies.tensor());
+    assert_eq!(lies.bytes(), source.bytes());
+    let lent = |r: std::ops::Range<u64>| Ok(stored[r.start as usize..r.end as usize].into());
+    lies.read(0..source.bytes(), lent).unwrap().into_owned()
 }
 
 /// Any stretch of a tensor in words is that stretch of the whole.
@@ -122,7 +122,7 @@ fn content(delivery: &MemoryDelivery, source: &Source, words: &[(mica_pack::Dige
 fn a_stretch_is_read_without_the_rest() {
     for format in PackedFormat::ALL {
         let mut r = replaced(format, 2, mica_fetch::Dtype::F16, true);
-        let (layer, words) = with_words(&mut r.delivery);
+        let (layer, places) = with_places(&mut r.delivery);
         let tensor = layer.tensor(ROLE).unwrap();
         let wholes = [
             (Some(&tensor.data), &r.weights),
@@ -131,12 +131,8 @@ fn a_stretch_is_read_without_the_rest() {
         ];
         for (source, whole) in wholes {
             let digest = source.unwrap().digest;
-            let Some((_, lies)) = words.iter().find(|(d, _)| *d == digest) else {
-                // compressed-tensors has scales as they should be
-                assert_eq!(format, Compressed);
-                continue;
-            };
-            let stored = r.delivery.joined(&lies.tensor);
+            let (_, lies) = places.iter().find(|(d, _)| *d == digest).unwrap();
+            let stored = r.delivery.joined(lies.tensor());
             let mut lent = 0;
             let end = whole.len() as u64;
             for range in [0..1, 0..end, end - 1..end, 63..65, 127..257, end / 2 - 3..end / 2 + 700, 5..5] {
@@ -145,7 +141,7 @@ fn a_stretch_is_read_without_the_rest() {
                     Ok(stored[r.start as usize..r.end as usize].into())
                 });
                 let (start, end) = (range.start as usize, range.end as usize);
-                assert!(made.unwrap() == whole[start..end], "{format:?} {range:?}");
+                assert!(*made.unwrap() == whole[start..end], "{format:?} {range:?}");
             }
             // a matrix for all but the whole, and two where a stretch goes from one into the next
             assert!(lent < stored.len() as u64 * 2, "{format:?}");
@@ -160,7 +156,7 @@ fn groups_scales_and_zero_points_arrive_exactly() {
             for dtype in [mica_fetch::Dtype::F16, mica_fetch::Dtype::BF16, mica_fetch::Dtype::F32] {
                 for zero_points in [false, true] {
                     let mut r = replaced(format, groups, dtype, zero_points);
-                    let (layer, words) = with_words(&mut r.delivery);
+                    let (layer, places) = with_places(&mut r.delivery);
                     let tensor = layer.tensor(ROLE).unwrap();
                     let what = format!("{format:?} {groups} {dtype} {zero_points}");
                     let scale = tensor.scale.as_ref().unwrap();
@@ -169,17 +165,64 @@ fn groups_scales_and_zero_points_arrive_exactly() {
                         (scale.dtype.name(), &scale.shape[..]),
                         (dtype.name(), &[16, 128, groups][..])
                     );
-                    assert!(content(&r.delivery, &tensor.data, &words) == r.weights, "{what}");
-                    assert!(content(&r.delivery, scale, &words) == r.scales, "{what}");
+                    assert!(content(&r.delivery, &tensor.data, &places) == r.weights, "{what}");
+                    assert!(content(&r.delivery, scale, &places) == r.scales, "{what}");
                     assert_eq!(tensor.zero.is_some(), zero_points, "{what}");
                     if let Some(zero) = &tensor.zero {
                         assert_eq!((zero.dtype, &zero.shape), (Dtype::I8, &scale.shape));
-                        assert!(content(&r.delivery, zero, &words) == r.zeros, "{what}");
+                        assert!(content(&r.delivery, zero, &places) == r.zeros, "{what}");
                     }
                 }
             }
         }
     }
+}
+
+/// Integers of four bits are called by their words, whose name the delivery has; one wider integer, and they are called by
+/// their containers.
+#[test]
+fn integers_are_named_by_what_they_are() {
+    let named = |delivery: &mut MemoryDelivery| {
+        let resolved = resolve(delivery, &stack(), Part::Layer(0)).unwrap();
+        let own = resolved.roles.iter().find(|role| role.role == ROLE).unwrap().data.clone();
+        let layer = pack(&resolved, delivery).unwrap();
+        let digest = layer.tensor(ROLE).unwrap().data.digest;
+        (digest, delivery.digest(&own).unwrap())
+    };
+    let mut words = replaced(Compressed, 2, mica_fetch::Dtype::F16, false);
+    let resolved = resolve(&words.delivery, &stack(), Part::Layer(0)).unwrap();
+    let layer = pack(&resolved, &mut words.delivery).unwrap();
+    for role in resolved.roles.iter().filter(|role| role.unpack.is_some()) {
+        let own = words.delivery.digest(&role.data).unwrap();
+        assert_eq!(layer.tensor(&role.role).unwrap().data.digest, own, "{}", role.role);
+    }
+    let (name, _) = named(&mut words.delivery);
+
+    // the same integers in containers, and others
+    let scales: Vec<u8> = words.scales.clone();
+    let containers = |change: fn(&mut Vec<u8>)| {
+        let mut weights = words.weights.clone();
+        change(&mut weights);
+        let mut delivery = words.delivery.clone();
+        delivery.tensors.retain(|name, _| !(name.starts_with(EXPERTS) && name.contains(".down_proj.")));
+        for (expert, (q, s)) in weights.chunks(128 * 64).zip(scales.chunks(128 * 2 * 2)).enumerate() {
+            let name = |ending| format!("{EXPERTS}{expert}.down_proj.{ending}");
+            delivery.insert(&name("weight"), Dtype::I8, &[128, 64], q.to_vec());
+            delivery.insert(&name("w_scale"), Dtype::F16, &[128, 2], s.to_vec());
+        }
+        named(&mut delivery)
+    };
+    let (same, own) = containers(|_| {});
+    assert_eq!(same, name);
+    assert_ne!(same, own);
+    let wider: [fn(&mut Vec<u8>); 2] = [|q| q[0] = 8, |q| q[131_071] = 0xf7];
+    for change in wider {
+        let (other, own) = containers(change);
+        assert_eq!(other, own);
+        assert_ne!(other, name);
+    }
+    let (other, own) = containers(|q| q[7] ^= 1);
+    assert!(other != name && other != own);
 }
 
 /// compressed-tensors before it packed zero points.
@@ -190,9 +233,9 @@ fn plain_zero_points() {
         let name = format!("{EXPERTS}{expert}.down_proj.weight_zero_point");
         r.delivery.insert(&name, Dtype::I8, &[128, 2], zeros.to_vec());
     }
-    let (layer, words) = with_words(&mut r.delivery);
+    let (layer, places) = with_places(&mut r.delivery);
     let zero = layer.tensor(ROLE).unwrap().zero.clone().unwrap();
-    assert!(content(&r.delivery, &zero, &words) == r.zeros);
+    assert!(content(&r.delivery, &zero, &places) == r.zeros);
 }
 
 fn said(delivery: &mut MemoryDelivery) -> String {

@@ -17,12 +17,12 @@ pub trait TensorBytes: Sync {
     /// The surroundings' own; the stage reports them as [`QuantizeError::Io`].
     fn bytes(&self, source: &Source, range: Range<u64>) -> io::Result<Cow<'_, [u8]>>;
 
-    /// Elements `range` of integers of which every one has four bits: two a byte in two's complement, the first in the
-    /// low bits. `None` where they are not to be had so for less than their bytes; the stage then asks for those.
+    /// The words of elements `range`, integers of four bits in whole rows: eight a word along a row, each plus 8, the
+    /// first in the low bits. `None` where they do not lie so; the stage then asks for their bytes.
     ///
     /// # Errors
     /// As [`bytes`](TensorBytes::bytes).
-    fn nibbles(&self, source: &Source, range: Range<u64>) -> io::Result<Option<Vec<u8>>> {
+    fn words(&self, source: &Source, range: Range<u64>) -> io::Result<Option<Cow<'_, [u8]>>> {
         let _ = (source, range);
         Ok(None)
     }
@@ -50,16 +50,16 @@ impl<'a> Reader<'a> {
         Ok(bytes)
     }
 
-    /// Elements `range` as [`nibbles`](TensorBytes::nibbles), if they are to be had so.
-    pub fn nibbles(&self, source: &Source, range: Range<u64>) -> Result<Option<Vec<u8>>, QuantizeError> {
+    /// The [`words`](TensorBytes::words) of elements `range`, if they lie so.
+    pub fn words(&self, source: &Source, range: Range<u64>) -> Result<Option<Cow<'a, [u8]>>, QuantizeError> {
         let expected = (range.end - range.start) / 2;
-        let nibbles = self.bytes.nibbles(source, range);
-        let nibbles = nibbles.map_err(|e| QuantizeError::io(self.role, "reading the delivery", &e))?;
-        match nibbles.as_ref().map(|nibbles| nibbles.len() as u64) {
+        let words = self.bytes.words(source, range);
+        let words = words.map_err(|e| QuantizeError::io(self.role, "reading the delivery", &e))?;
+        match words.as_ref().map(|words| words.len() as u64) {
             Some(found) if found != expected => {
                 Err(QuantizeError::Length { role: self.role.into(), expected, found })
             }
-            _ => Ok(nibbles),
+            _ => Ok(words),
         }
     }
 

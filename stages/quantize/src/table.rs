@@ -53,7 +53,7 @@ impl Units for TableRows<'_> {
             return Ok(tally);
         };
         let integers = self.weight.integers(rows, cols, Grid::I8, scaling)?;
-        let Stored::Containers(q) = &integers.q else { unreachable!("only i4 is read as nibbles") };
+        let Stored::Containers(q) = &integers.q else { unreachable!("only i4 is read as words") };
         let each = q.chunks_exact(cols as usize);
         let scales = integers.scales.chunks_exact(self.layout.groups() as usize);
         for (place, (q, scales)) in places.zip(each.zip(scales)) {

@@ -54,7 +54,7 @@ impl Units for Tiles<'_> {
         write_scales(&integers, layout.groups() as usize, padded, scaling, scales, zeros);
         let cols = cols as usize;
         match &integers.q {
-            Stored::Nibbles(q) => interleave(q, cols / 2, padded, vectors, nibbles),
+            Stored::Words(words) => interleave(words, cols / 2, padded, vectors, relaid),
             Stored::Containers(q) if i4 => {
                 interleave(bytemuck::cast_slice(q), cols, padded, vectors, |row, dwords| {
                     let (whole, tail) = row.as_chunks();
@@ -80,33 +80,34 @@ fn narrowed(columns: [u8; 8]) -> u32 {
     columns as u32 | (columns >> 28) as u32
 }
 
-/// The same dwords of nibbles that have their first column lowest.
-fn nibbles(row: &[u8], dwords: &mut [u32]) {
+/// The same dwords of words that have their first column lowest, each integer plus 8.
+fn relaid(row: &[u8], dwords: &mut [u32]) {
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("avx2") {
         // SAFETY: the processor has AVX2, all that the function asks for.
-        unsafe { nibbles_avx2(row, dwords) };
+        unsafe { relaid_avx2(row, dwords) };
         return;
     }
-    nibbles_portable(row, dwords);
+    relaid_portable(row, dwords);
 }
 
 /// The same compiled for registers of 256 bits.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx2")]
-fn nibbles_avx2(row: &[u8], dwords: &mut [u32]) {
-    nibbles_portable(row, dwords);
+fn relaid_avx2(row: &[u8], dwords: &mut [u32]) {
+    relaid_portable(row, dwords);
 }
 
 #[inline(always)]
-fn nibbles_portable(row: &[u8], dwords: &mut [u32]) {
+fn relaid_portable(row: &[u8], dwords: &mut [u32]) {
     // four nibbles to the low halves of four bytes
     let spread = |four: u32| {
         let pairs = (four | (four << 8)) & 0x00ff_00ff;
         (pairs | (pairs << 4)) & 0x0f0f_0f0f
     };
     for (dword, &columns) in dwords.iter_mut().zip(row.as_chunks().0) {
-        let columns = u32::from_le_bytes(columns);
+        // less 8 modulo 16
+        let columns = u32::from_le_bytes(columns) ^ 0x8888_8888;
         *dword = spread(columns & 0xffff) | (spread(columns >> 16) << 4);
     }
 }

@@ -24,8 +24,8 @@ pub(crate) struct Weight<'a> {
 pub(crate) enum Stored<'a> {
     /// One a byte; as they lie in the delivery, where they come from there.
     Containers(Cow<'a, [i8]>),
-    /// Two a byte in two's complement, the first in the low bits.
-    Nibbles(Vec<u8>),
+    /// Eight a word, each plus 8, the first in the low bits.
+    Words(Cow<'a, [u8]>),
 }
 
 impl Stored<'_> {
@@ -33,8 +33,9 @@ impl Stored<'_> {
     fn are(&self, elements: Range<usize>, value: i8) -> bool {
         match self {
             Stored::Containers(q) => q[elements].iter().all(|&q| q == value),
-            Stored::Nibbles(q) => {
-                elements.into_iter().all(|at| (q[at / 2] >> (at % 2 * 4)) & 15 == value as u8 & 15)
+            Stored::Words(words) => {
+                let nibble = |at: usize| (words[at / 2] >> (at % 2 * 4)) & 15;
+                elements.into_iter().all(|at| nibble(at).wrapping_sub(8) as i8 == value)
             }
         }
     }
@@ -112,10 +113,11 @@ impl<'a> Weight<'a> {
 
     /// Delivered integers of whole rows, of which every one has its place in the grid.
     fn stored(&self, elements: Range<u64>, cols: u64, grid: Grid) -> Result<Stored<'a>, QuantizeError> {
-        if grid.is_i4() && cols.is_multiple_of(8) {
-            if let Some(nibbles) = self.reader.nibbles(&self.tensor.data, elements.clone())? {
-                return Ok(Stored::Nibbles(nibbles));
-            }
+        if grid.is_i4()
+            && cols.is_multiple_of(8)
+            && let Some(words) = self.reader.words(&self.tensor.data, elements.clone())?
+        {
+            return Ok(Stored::Words(words));
         }
         let q: Cow<'a, [i8]> = match self.reader.raw(&self.tensor.data, elements.clone())? {
             Cow::Borrowed(raw) => Cow::Borrowed(bytemuck::cast_slice(raw)),

@@ -230,6 +230,38 @@ fn non_finite_weights_where_they_are_allowed() {
     }
 }
 
+/// A scale of 0 stands for a group that is all zero point, also where integers come in words.
+#[test]
+fn a_scale_of_zero_in_words() {
+    struct Words<'a>(&'a Tensors, u8);
+    impl mica_quantize::TensorBytes for Words<'_> {
+        fn bytes(
+            &self,
+            source: &mica_pack::Source,
+            range: std::ops::Range<u64>,
+        ) -> std::io::Result<std::borrow::Cow<'_, [u8]>> {
+            self.0.bytes(source, range)
+        }
+        fn words(
+            &self,
+            _: &mica_pack::Source,
+            range: std::ops::Range<u64>,
+        ) -> std::io::Result<Option<std::borrow::Cow<'_, [u8]>>> {
+            let mut words = vec![0x88; ((range.end - range.start) / 2) as usize];
+            words[16] = self.1; // the first two of the third group
+            Ok(Some(words.into()))
+        }
+    }
+    let mut tensors = Tensors::default();
+    let layer = layer(vec![quantized(WeightUse::Matrix, &mut tensors, 0, 0.0)]);
+    let recipe = recipe(&[("w", i4(Group::Row, ScaleFormat::F32))]);
+    assert!(written(&layer, &recipe, &Words(&tensors, 0x88)).is_ok());
+    for other in [0x98, 0x89] {
+        let error = written(&layer, &recipe, &Words(&tensors, other)).err().unwrap().to_string();
+        assert!(error.contains("scale 2 is 0; zero is only the scale"), "{error}");
+    }
+}
+
 #[test]
 fn plans_and_segments_that_do_not_belong() {
     let mut tensors = Tensors::default();

@@ -6,7 +6,7 @@ mod common;
 use common::*;
 use mica_models::stack::{Part, Stack};
 use mica_pack::testing::MemoryDelivery;
-use mica_pack::{Dtype, PackedLayer, Source, pack, resolve};
+use mica_pack::{Dtype, PackedLayer, Source};
 use mica_quantize::{Dequantized, QuantizeError, TensorBytes, plan, quantize};
 use std::borrow::Cow;
 use std::ops::Range;
@@ -34,7 +34,7 @@ fn stack() -> Stack {
 fn packed(file: &str, parts: &[Part]) -> (Vec<PackedLayer>, Delivered) {
     let mut delivery = MemoryDelivery::from_safetensors(&delivery(file));
     let stack = stack();
-    let pack = |&part| pack(&resolve(&delivery.clone(), &stack, part).unwrap(), &mut delivery).unwrap();
+    let pack = |&part| delivery.packed(&stack, part).unwrap();
     (parts.iter().map(pack).collect(), Delivered(delivery))
 }
 
@@ -142,6 +142,33 @@ fn a_large_weight_is_read_a_tile_at_a_time() {
     let most = 64 * 128 * 2; // 64 rows of 128 columns
     let copied = written(&layers[0], &usual(), &Copies { of: &delivered, most }).unwrap();
     assert_eq!(copied.segment, written(&layers[0], &usual(), &delivered).unwrap().segment);
+}
+
+/// Gives integers of four bits also in words.
+struct InWords<'a>(&'a Delivered);
+
+impl TensorBytes for InWords<'_> {
+    fn bytes(&self, source: &Source, range: Range<u64>) -> io::Result<Cow<'_, [u8]>> {
+        self.0.bytes(source, range)
+    }
+
+    fn words(&self, source: &Source, range: Range<u64>) -> io::Result<Option<Cow<'_, [u8]>>> {
+        let containers = self.0.bytes(source, range)?;
+        let plus = |q: u8| q.wrapping_add(8);
+        let pairs = containers.as_chunks().0.iter().map(|&[low, high]| plus(low) | (plus(high) << 4));
+        Ok(Some(pairs.collect::<Vec<u8>>().into()))
+    }
+}
+
+#[test]
+fn words_give_what_their_containers_give() {
+    let parts = stack().parts();
+    let (layers, delivered) = packed("tiny-w4a16/full_model.safetensors", &parts);
+    for layer in &layers {
+        let containers = written(layer, &usual(), &delivered).unwrap();
+        let words = written(layer, &usual(), &InWords(&delivered)).unwrap();
+        assert!(words.segment == containers.segment && words.figures == containers.figures);
+    }
 }
 
 #[test]

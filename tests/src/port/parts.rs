@@ -9,7 +9,7 @@ use mica_digest::Pieces;
 use mica_fetch::TensorEntry;
 use mica_models::hir::{Function, Op};
 use mica_models::stack::{Part as Place, Stack};
-use mica_pack::{Contents, Digest, Dtype, Names, PackedLayer, TensorInfo, Virtual};
+use mica_pack::{Contents, Digest, Dtype, Lies, Names, PackedLayer, TensorInfo, Virtual};
 use mica_quantize::{Recipe, TensorBytes};
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -86,9 +86,9 @@ impl Ported {
         let part = |place: Place| {
             let function = unrounded(stack.function(place).unwrap_or_else(|e| panic!("{e}")));
             let resolved = mica_pack::resolve(&Named(source), stack, place).unwrap_or_else(|e| panic!("{e}"));
-            let mut held = Held { source, bytes: HashMap::new() };
+            let mut held = Held { source, lies: HashMap::new(), bytes: HashMap::new() };
             let packed = mica_pack::pack(&resolved, &mut held).unwrap_or_else(|e| panic!("{e}"));
-            assert_eq!(mica_pack::in_words(&resolved, &packed), [], "these deliveries hold containers");
+            held.lies.extend(mica_pack::lies(&resolved, &packed));
             let (plan, constants) = quantized(&packed, &source.recipe, &held);
             let object = compiled(source, &packed.kind, &function, &plan, 1);
             Part { place, function, plan, constants, object }
@@ -154,6 +154,8 @@ impl Names for Named<'_> {
 /// A part's tensors by digest, all in memory.
 struct Held<'a> {
     source: &'a Source,
+    lies: HashMap<Digest, Lies>,
+    /// What packing stored.
     bytes: HashMap<Digest, Vec<u8>>,
 }
 
@@ -190,7 +192,12 @@ impl Contents for Held<'_> {
 
 impl TensorBytes for Held<'_> {
     fn bytes(&self, source: &mica_pack::Source, range: Range<u64>) -> std::io::Result<Cow<'_, [u8]>> {
-        let all = self.bytes.get(&source.digest).ok_or_else(|| std::io::Error::other("no such tensor"))?;
-        Ok(Cow::Borrowed(&all[range.start as usize..range.end as usize]))
+        let within = |range: Range<u64>| range.start as usize..range.end as usize;
+        if let Some(all) = self.bytes.get(&source.digest) {
+            return Ok(Cow::Borrowed(&all[within(range)]));
+        }
+        let lies = self.lies.get(&source.digest).ok_or_else(|| std::io::Error::other("no such tensor"))?;
+        let all = Contents::bytes(self, lies.tensor()).map_err(std::io::Error::other)?;
+        lies.read(range, |range| Ok(Cow::Owned(all[within(range)].to_vec())))
     }
 }

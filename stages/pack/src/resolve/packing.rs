@@ -113,19 +113,19 @@ impl Finder<'_> {
         };
         let stated = companion("weight_shape", &[Dtype::I64, Dtype::I32], "a shape of I64 or I32");
         let stated = if ct { self.optional(role, found, &stated, &[2])? } else { None };
-        // Scales that need no unpacking are the weight's own, of its shape.
-        let canonical = |tensor: Virtual| {
+        // What needs no unpacking is the weight's own, of its shape but for the last axis.
+        let canonical = |tensor: Virtual, columns: u64| {
             let mut shape = source.published_shape.clone();
             if let Some(last) = shape.last_mut() {
-                *last = groups;
+                *last = columns;
             }
             Virtual { shape, ..tensor }
         };
         Ok(ResolvedRole {
             role: source.role.clone(),
             weight_use,
-            data,
-            scale: Some(if unpack.transposed() { scale } else { canonical(scale) }),
+            data: if ct { canonical(data, data_shape[1]) } else { data },
+            scale: Some(if unpack.transposed() { scale } else { canonical(scale, groups) }),
             zero,
             unpack: Some(unpack),
             order,

@@ -1,9 +1,10 @@
-//! Canonical tensors that lie in a delivery in words: what they are unpacked from, and how any stretch of one is
-//! read without the rest.
+//! Where the tensors of a packed layer lie in a delivery: as they should be, or in words, of which any stretch is
+//! unpacked without the rest.
 //!
 //! It must not know where words are kept; they are lent.
 
-use crate::packed::{Digest, PackedLayer};
+use crate::convert::keeps_order;
+use crate::packed::{Digest, PackedLayer, Source};
 use crate::resolve::{Resolved, ResolvedRole, Virtual};
 use crate::words::{BadZero, Unpack};
 use std::borrow::Cow;
@@ -126,30 +127,31 @@ impl InWords {
         Ok(buffer)
     }
 
-    /// Elements `range` of the canonical integers, two a byte in two's complement, the first in the low bits; whole
-    /// rows of one matrix. `None` where they have eight bits or words are filled in an order that gives no nibbles
-    /// for less than containers; [`read`](InWords::read) does then.
+    /// The words of integers `range`, whole rows of one matrix: eight a word along a row, each plus 8, the first in the low
+    /// bits. `None` where integers have eight bits or words have to be taken apart for it; [`read`](InWords::read) gives
+    /// them then.
     ///
     /// # Errors
     /// What `stored` says.
-    pub fn nibbles<'b>(
+    pub fn words<'b>(
         &self,
         range: Range<u64>,
         stored: impl FnOnce(Range<u64>) -> io::Result<Cow<'b, [u8]>>,
-    ) -> io::Result<Option<Vec<u8>>> {
-        let (cols, matrix) = (self.unpack.cols, self.stored_bytes());
-        let number = range.start / (cols * self.rows());
-        let rows = range.start / cols - number * self.rows()..range.end / cols - number * self.rows();
-        let whole = range.start.is_multiple_of(cols) && range.end.is_multiple_of(cols);
-        if self.canonical != Canonical::Containers || !whole || rows.end > self.rows() {
+    ) -> io::Result<Option<Cow<'b, [u8]>>> {
+        let (cols, rows, matrix) = (self.unpack.cols, self.rows(), self.stored_bytes());
+        let number = range.start / (cols * rows);
+        let within = range.start / cols - number * rows..range.end / cols - number * rows;
+        let whole = range.start.is_multiple_of(cols) && range.end.is_multiple_of(cols) && within.end <= rows;
+        if self.canonical != Canonical::Containers || !whole || !self.unpack.has_row_words() {
             return Ok(None);
         }
-        let rows = rows.start as usize..rows.end as usize;
-        if !self.unpack.has_nibbles() {
-            return Ok(None);
-        }
-        let words = stored(number * matrix..(number + 1) * matrix)?;
-        Ok(Some(self.unpack.nibbles(&words, rows)))
+        let stored = stored(number * matrix..(number + 1) * matrix)?;
+        Ok(Some(self.unpack.row_words(stored, within.start as usize..within.end as usize)))
+    }
+
+    /// Bytes of the canonical tensor.
+    fn bytes(&self) -> u64 {
+        self.tensor.pieces.len().max(1) as u64 * self.rows() * self.row_bytes()
     }
 
     /// Bytes that are stored of a matrix.
@@ -191,17 +193,67 @@ impl RoleInWords {
     }
 }
 
-/// The tensors of a packed layer that its delivery has in words, by the digests that the layer names them by.
-/// `layer` is what [`pack`](crate::pack) made of `resolved`.
-pub fn in_words(resolved: &Resolved, layer: &PackedLayer) -> Vec<(Digest, InWords)> {
+/// Where a packed layer's tensor lies.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Lies {
+    /// In the delivery, as it should be.
+    AsItIs(Virtual),
+    /// In the delivery in words.
+    InWords(InWords),
+}
+
+impl Lies {
+    /// The delivered tensor.
+    pub fn tensor(&self) -> &Virtual {
+        match self {
+            Lies::AsItIs(tensor) => tensor,
+            Lies::InWords(lies) => &lies.tensor,
+        }
+    }
+
+    /// Bytes of the canonical tensor.
+    pub fn bytes(&self) -> u64 {
+        match self {
+            Lies::AsItIs(tensor) => tensor.shape.iter().product::<u64>() * tensor.dtype.bytes(),
+            Lies::InWords(lies) => lies.bytes(),
+        }
+    }
+
+    /// Bytes `range` of the canonical tensor; `stored` lends ranges of the delivered one's bytes.
+    ///
+    /// # Errors
+    /// What `stored` says; `InvalidData` for a zero point that packing would have refused.
+    pub fn read<'b>(
+        &self,
+        range: Range<u64>,
+        mut stored: impl FnMut(Range<u64>) -> io::Result<Cow<'b, [u8]>>,
+    ) -> io::Result<Cow<'b, [u8]>> {
+        match self {
+            Lies::AsItIs(_) => stored(range),
+            Lies::InWords(lies) => lies.read(range, stored).map(Cow::Owned),
+        }
+    }
+}
+
+/// The tensors of a packed layer that its delivery has, by the digests that the layer names them by; what packing stored
+/// is not among them. `layer` is what [`pack`](crate::pack()) made of `resolved`.
+pub fn lies(resolved: &Resolved, layer: &PackedLayer) -> Vec<(Digest, Lies)> {
     let mut found = Vec::new();
     for (role, tensor) in resolved.roles.iter().zip(&layer.tensors) {
-        let Some(lies) = RoleInWords::of(role) else { continue };
-        let of =
-            |source: &Option<crate::Source>, lies: Option<InWords>| Some((source.as_ref()?.digest, lies?));
-        found.push((tensor.data.digest, lies.data));
-        found.extend(of(&tensor.scale, lies.scale));
-        found.extend(of(&tensor.zero, lies.zero));
+        let words = RoleInWords::of(role);
+        let words = words.as_ref();
+        let mut add = |source: Option<&Source>, words: Option<&InWords>, delivered: Option<&Virtual>| {
+            let Some(source) = source else { return };
+            let lies = match words {
+                Some(words) => Some(Lies::InWords(words.clone())),
+                None => delivered.cloned().map(Lies::AsItIs),
+            };
+            found.extend(lies.map(|lies| (source.digest, lies)));
+        };
+        let stored = role.converter.as_ref().is_some_and(|converter| !keeps_order(converter));
+        add(Some(&tensor.data), words.map(|w| &w.data), (!stored).then_some(&role.data));
+        add(tensor.scale.as_ref(), words.and_then(|w| w.scale.as_ref()), role.scale.as_ref());
+        add(tensor.zero.as_ref(), words.and_then(|w| w.zero.as_ref()), role.zero.as_ref());
     }
     found
 }
