@@ -45,6 +45,11 @@ fn main() {
     if asked.iter().any(|a| a == "--test") {
         return;
     }
+    let groups = ["decode", delivery::QUANTIZED.name, delivery::PACKED.name, delivery::BFLOAT16.name];
+    if let Some(unknown) = asked.iter().find(|a| !groups.contains(&a.as_str())) {
+        eprintln!("no group {unknown:?}, expected some of: {}", groups.join(", "));
+        std::process::exit(2);
+    }
     let wanted = |group: &str| asked.is_empty() || asked.iter().any(|a| a == group);
     let mut figures = Vec::new();
     let mut probe = None;

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 /// Brings a published language model onto an accelerator, and says with numbers whether it computes the same.
 #[derive(Debug, Parser)]
-#[command(name = "mica", version, about, disable_help_subcommand = true)]
+#[command(name = "mica", version, about)]
 pub struct Cli {
     /// Folder to work in.
     #[arg(short = 'C', global = true, value_name = "DIR", default_value = ".", hide_default_value = true)]
@@ -218,7 +218,7 @@ pub struct Synth {
     #[arg(long, value_name = "K", value_parser = clap::value_parser!(u16).range(1..))]
     pub distinct_layers: Option<u16>,
     /// Bytes of weights a file, for example 5000000000 [default: one file].
-    #[arg(long, value_name = "BYTES")]
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..))]
     pub shard_size: Option<u64>,
     /// Tokens of the prompt.
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..))]

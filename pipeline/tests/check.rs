@@ -202,3 +202,33 @@ fn an_analysis_counts_what_is_read() {
         assert!(says(&o, why), "{words}: {}", said(&o));
     }
 }
+
+/// A workspace that can't be read is told, and what stands in it is not called unknown; where there is none at all, the
+/// name is.
+#[test]
+fn a_broken_workspace_is_told_and_no_name_is_blamed() {
+    let dir = tempfile::tempdir().unwrap();
+    let mica = |words: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_mica"));
+        command.current_dir(dir.path()).args(words.split_whitespace()).output().unwrap()
+    };
+    let none = mica("analyze tiny");
+    assert!(none.status.code() == Some(2) && says(&none, "no model `tiny` is described"), "{}", said(&none));
+    let none = mica("analyze qwen3_5_35b_a3b:layer0 --delivery small");
+    assert!(none.status.code() == Some(2) && says(&none, "\"small\" is no delivery"), "{}", said(&none));
+
+    let text = std::fs::read_to_string(root().join("workspace.toml")).unwrap();
+    let text = text.replace("[model.tiny]\n", "[model.tiny]\nfoo = 8\n");
+    let line = text.lines().position(|l| l == "foo = 8").unwrap() + 1;
+    std::fs::write(dir.path().join("workspace.toml"), text).unwrap();
+    for words in [
+        "analyze tiny",
+        "analyze tiny:layer0",
+        "check tiny:layer0 --inputs random",
+        "analyze qwen3_5_35b_a3b:layer0 --delivery tiny",
+    ] {
+        let o = mica(words);
+        let told = format!("workspace.toml, line {line}: unknown field `foo`");
+        assert!(o.status.code() == Some(2) && says(&o, &told), "{words}: {}", said(&o));
+    }
+}

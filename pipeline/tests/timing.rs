@@ -176,7 +176,24 @@ fn bytes_of_constants_a_token_fall_with_the_tokens_of_a_call() {
 #[test]
 fn calls_that_do_not_fit_are_refused() {
     for (words, why) in [
-        (&["analyze", "tiny", "--tokens", "4", "--position", "253"][..], "position 256 is past the caches"),
+        (
+            &["analyze", "tiny", "--tokens", "4", "--position", "253"][..],
+            "a call of 4 tokens at position 253 is past the caches, which are compiled for 256 positions; \
+             give --capacity 257 or more",
+        ),
+        // positions whose sum with the tokens has no number
+        (
+            &["analyze", "tiny", "--position", "18446744073709551615", "--tokens", "2"],
+            "a call of 2 tokens at position 18446744073709551615: the model's config ends at",
+        ),
+        (
+            &["analyze", "tiny", "--position", "18446744073709551615"],
+            "position 18446744073709551615: the model's config ends at",
+        ),
+        (
+            &["analyze", "tiny", "--position", "1", "--tokens", "18446744073709551615"],
+            "a call of 18446744073709551615 tokens at position 1: the model's config ends at",
+        ),
         (
             &["analyze", "qwen3_5_35b_a3b", "--device", "qb1", "--layers", "4", "--tokens", "8"],
             "8 tokens a call: take fewer",

@@ -195,3 +195,33 @@ fn a_weight_that_is_no_number_is_refused_or_counted() {
         assert_eq!(gates[gate], Some(false), "{gates:?}");
     }
 }
+
+/// One that is stored as an integer is 0 or an end of the range on the device, which sees nothing of it; it is counted
+/// and named all the same.
+#[test]
+fn a_weight_that_is_no_number_is_counted_where_it_becomes_an_integer() {
+    let mut w = Workspace::only(MICA, "tiny");
+    w.set("model.tiny.allow_non_finite", true);
+    w.set("model.tiny.layers", 2);
+    w.unset("model.tiny.perplexity");
+    let name = "score:tiny.decode";
+    let clean = w.build(&[name]);
+    assert_eq!(clean.gates(name)["non-finite"], Some(true), "the switch alone fails nothing");
+    for (tensor, role, bits) in [
+        // i8, then i4
+        ("linear_attn.in_proj_qkv.weight", "in_proj_qkv", 0x7fc0_u16),
+        ("mlp.experts.gate_up_proj", "experts", 0xff80),
+    ] {
+        let weights = w.own("tiny").join("model.safetensors");
+        let tensor = format!("model.language_model.layers.1.{tensor}");
+        edit_tensor(&weights, &tensor, |bytes| bytes[..2].copy_from_slice(&bits.to_le_bytes()));
+        let run = w.build(&[name]).exits(1);
+        assert_eq!(run.gates(name)["non-finite"], Some(false), "{tensor}: {}", run.stdout);
+        let told = run.stdout.lines().find(|l| l.contains("non-finite")).unwrap_or_default();
+        assert!(
+            told.contains("1 of them weights, the first in layer1: ") && told.contains(role),
+            "{tensor}: {told:?} in\n{}",
+            run.stdout
+        );
+    }
+}

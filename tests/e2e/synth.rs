@@ -3,11 +3,12 @@
 use crate::MICA;
 use mica_fetch::testing::{edit_tensor, read_safetensors, shipped, write_safetensors};
 use mica_tests::{Mica, Run, Workspace};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Child, Command};
 use std::time::Duration;
 
 /// A delivery that meets a full disk halfway is told with what to do, and leaves nothing: no half delivery, and no
@@ -192,7 +193,7 @@ fn captures_are_called_and_shaped_as_the_published_ones() {
     assert!(lacking.is_empty(), "not captured: {lacking:?}");
 }
 
-/// A disk that fills up, or a kill, while captures are computed leaves no delivery.
+/// A disk that fills up while captures are computed leaves no delivery.
 #[test]
 fn captures_that_are_not_whole_are_no_delivery() {
     let dir = tempfile::tempdir().expect("a temporary folder");
@@ -212,17 +213,67 @@ fn captures_that_are_not_whole_are_no_delivery() {
         fs::read_dir(dir.path()).expect("the folder").map(|e| e.expect("an entry").path()).collect()
     };
     assert!(left().is_empty(), "{:?}", left());
+}
 
-    let mut killed = synth("20000");
-    let mut child = killed.spawn();
-    while !left().iter().any(|partial| partial.join(CAPTURES).exists()) {
-        assert!(child.try_wait().expect("a status").is_none(), "it ended before it was killed");
-        std::thread::sleep(Duration::from_millis(5));
+/// A run that is stopped while it writes leaves nothing and says so; what one that was killed had to leave goes with
+/// the next run into the same folder, which touches nothing of a run that is alive.
+#[test]
+fn a_stopped_run_leaves_nothing_and_a_killed_one_until_the_next() {
+    let dir = tempfile::tempdir().expect("a temporary folder");
+    let left = || -> BTreeSet<PathBuf> {
+        fs::read_dir(dir.path()).expect("the folder").map(|e| e.expect("an entry").path()).collect()
+    };
+    let synth = |out: &str, tokens: &str| {
+        let mica = Mica::new(Path::new(MICA)).arg("synth").arg("qwen3_5_35b_a3b");
+        let words =
+            ["--layers", "4", "--vocab", "1024", "--tokens", tokens, "--captures", "self", "--set", SMALL];
+        words.iter().fold(mica, |mica, word| mica.arg(word)).arg("--out").arg(dir.path().join(out))
+    };
+    // starts a run that takes long and waits until it computes; gives its folder
+    let start = |mica: &mut Mica| {
+        let before = left();
+        let mut child = mica.spawn();
+        loop {
+            let new: Vec<PathBuf> = left().difference(&before).cloned().collect();
+            if let Some(partial) = new.iter().find(|partial| partial.join(CAPTURES).exists()) {
+                return (child, partial.clone());
+            }
+            assert!(child.try_wait().expect("a status").is_none(), "it ended before it was stopped");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    };
+    let stop = |child: &Child, signal| {
+        kill_process(Pid::from_child(child), signal).expect("it is signalled");
+    };
+
+    for signal in [Signal::INT, Signal::TERM] {
+        let mut mica = synth("out", "20000");
+        let (child, _) = start(&mut mica);
+        stop(&child, signal);
+        let run = mica.wait(child);
+        assert_eq!(run.exit, None, "the signal ends it: {}", run.stderr);
+        assert!(run.stderr.contains("stopped; nothing is left behind"), "{}", run.stderr);
+        assert!(left().is_empty(), "{signal:?}: {:?}", left());
     }
-    child.kill().expect("it is killed");
+
+    let mut killed = synth("out", "20000");
+    let (child, dead) = start(&mut killed);
+    stop(&child, Signal::KILL);
     killed.wait(child);
-    let names: Vec<String> = left().iter().map(|p| p.file_name().unwrap().to_string_lossy().into()).collect();
-    assert!(names.len() == 1 && names[0].starts_with(".synth-partial-"), "{names:?}");
+    assert_eq!(left(), BTreeSet::from([dead.clone()]), "no delivery");
+    let mut long = synth("long", "20000");
+    let (child, living) = start(&mut long);
+    // the run that is alive has taken away what is dead
+    assert_eq!(left(), BTreeSet::from([living.clone()]));
+    let run = synth("out", "2").run().exits(0);
+    assert!(!run.stderr.contains("removed"), "{}", run.stderr);
+    assert_eq!(left(), BTreeSet::from([living.clone(), dir.path().join("out")]));
+    stop(&child, Signal::KILL);
+    let told = long.wait(child).stderr;
+    assert!(told.contains(&format!("removed {}", dead.display())), "{told}");
+    let run = synth("other", "2").run().exits(0);
+    assert!(run.stderr.contains(&format!("removed {}, left by a run that was killed", living.display())));
+    assert_eq!(left(), BTreeSet::from(["out", "other"].map(|name| dir.path().join(name))));
 }
 
 /// A few layers repeated add up in no direction of their own, and their embedding is left behind.

@@ -1,6 +1,6 @@
 //! What the tests share: fixtures read into float64, and comparison.
 
-#![allow(dead_code)]
+#![allow(dead_code, reason = "each test file uses its own part of it")]
 
 pub mod captures;
 pub mod decode;

@@ -4,6 +4,7 @@
 use super::Refused;
 use super::generated::Index;
 use super::published::{self, Captures, Files, Published};
+use crate::error::CliError;
 use crate::events::Sink;
 use crate::obtain::{Obtain, Reach, Roles, Told};
 use crate::session::cache_dir;
@@ -63,10 +64,24 @@ impl<'a> Places<'a> {
     }
 
     fn workspace(&self) -> Result<&Workspace, Refused> {
+        self.load().map_err(Refused::because)
+    }
+
+    /// The workspace; `None` where there is no file of it. One that is there and can't be used is an error, lest what
+    /// stands in it be called unknown.
+    fn any_workspace(&self) -> Result<Option<&Workspace>, Refused> {
+        match self.load() {
+            Ok(w) => Ok(Some(w)),
+            Err(CliError::NoWorkspace { .. }) => Ok(None),
+            Err(e) => Err(Refused::because(e)),
+        }
+    }
+
+    fn load(&self) -> Result<&Workspace, CliError> {
         if let Some(w) = self.loaded.get() {
             return Ok(w);
         }
-        let w = Workspace::load(Path::new("."), self.file).map_err(Refused::because)?;
+        let w = Workspace::load(Path::new("."), self.file)?;
         Ok(self.loaded.get_or_init(|| w))
     }
 }
@@ -269,7 +284,7 @@ fn workspace_model(name: &str, places: &Places<'_>) -> Result<workspace::Model, 
             known.join(", ")
         ))
     };
-    let w = places.workspace().map_err(|_| no_such(names()))?;
+    let w = places.any_workspace()?.ok_or_else(|| no_such(names()))?;
     let known = || [names(), w.config.model.keys().cloned().collect()].concat();
     w.config.model.get(name).cloned().ok_or_else(|| no_such(known()))
 }
@@ -277,7 +292,7 @@ fn workspace_model(name: &str, places: &Places<'_>) -> Result<workspace::Model, 
 /// A delivery of the workspace, or a folder.
 fn place(name: &str, places: &Places<'_>) -> Result<Place, Refused> {
     let dir = Path::new(name);
-    if places.workspace().is_ok_and(|w| w.config.delivery.contains_key(name)) {
+    if places.any_workspace()?.is_some_and(|w| w.config.delivery.contains_key(name)) {
         let delivery = places.delivery(name, Roles { config: true, ..Roles::NONE })?;
         return named(name, &delivery, places);
     }

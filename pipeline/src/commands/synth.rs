@@ -8,6 +8,7 @@ use crate::error::CliError;
 use crate::progress::Progress;
 use crate::progress::say;
 use crate::synth::captures::{self, CaptureError, Plan};
+use crate::synth::partial::{Partial, sweep};
 use crate::synth::{
     About, Files, Form, GROUP, Label, Stream, Tensor, Values, config, delivery, workspace, write_file,
 };
@@ -61,10 +62,9 @@ pub fn run(s: &Synth) -> Result<u8, CliError> {
         None => None,
     };
     fs::create_dir_all(parent).map_err(failed(parent))?;
-    room(parent, files.bytes + plan.as_ref().map_or(0, Plan::bytes))?;
-    // removed when anything fails; a killed run leaves a folder that no one takes for a delivery
-    let partial =
-        tempfile::Builder::new().prefix(".synth-partial-").tempdir_in(parent).map_err(failed(parent))?;
+    sweep(parent).map_err(failed(parent))?;
+    room(parent, files.bytes.saturating_add(plan.as_ref().map_or(0, Plan::bytes)))?;
+    let partial = Partial::new(parent).map_err(failed(parent))?;
     let progress = Progress::hidden();
     progress.start(files.bytes >> 20);
     let done = Cell::new(0);
@@ -107,12 +107,7 @@ pub fn run(s: &Synth) -> Result<u8, CliError> {
             other => CliError::Usage(format!("{}: {other}", named.display())),
         })?,
     }
-    let made = partial.keep();
-    fs::rename(&made, &s.out).map_err(|e| {
-        // what is there is whole, but not where it was asked for
-        let _ = fs::remove_dir_all(&made);
-        failed(&s.out)(e)
-    })?;
+    partial.publish(&s.out).map_err(failed(&s.out))?;
     let gigabytes = files.bytes as f64 / 1e9;
     say(&format!("{gigabytes:.2} GB in {written:.1} s, {:.2} GB/s", gigabytes / written));
     if let Some(plan) = &plan {

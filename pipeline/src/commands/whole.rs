@@ -78,7 +78,7 @@ pub fn run(places: &Places<'_>, args: &Args) -> Result<u8, CliError> {
     let stated = [subject.stated_tokens().unwrap_or(1)];
     let tokens = if how.tokens.is_empty() { &stated[..] } else { &how.tokens };
     for &n in tokens {
-        positions.iter().try_for_each(|p| room(p + n - 1, capacity, longest))?;
+        positions.iter().try_for_each(|&p| room(p, n, capacity, longest))?;
     }
     let on = On { product: &machine.product, rates: &machine.rates };
     let mut kernels = Vec::new();
@@ -126,22 +126,28 @@ pub fn run(places: &Places<'_>, args: &Args) -> Result<u8, CliError> {
     Ok(WELL)
 }
 
-/// Checks that the caches and the model reach a position.
-fn room(position: u64, capacity: u64, longest: u64) -> Result<(), Refused> {
+/// Checks that the caches and the model reach all positions of a call.
+fn room(position: u64, tokens: u64, capacity: u64, longest: u64) -> Result<(), Refused> {
     if capacity > longest {
         return Err(Refused(format!(
             "--capacity {capacity}: the model's config ends at {longest} positions"
         )));
     }
-    match position < capacity {
-        true => Ok(()),
-        false if position < longest => Err(Refused(format!(
-            "position {position} is past the caches, which are compiled for {capacity} positions; give \
-             --capacity {} or more",
-            position + 1
-        ))),
-        false => Err(Refused(format!("position {position}: the model's config ends at {longest} positions"))),
+    // one past the last; none where the sum has no number
+    let end = position.checked_add(tokens);
+    if end.is_some_and(|end| end <= capacity) {
+        return Ok(());
     }
+    let call = match tokens {
+        1 => format!("position {position}"),
+        _ => format!("a call of {tokens} tokens at position {position}"),
+    };
+    Err(Refused(match end.filter(|&end| end <= longest) {
+        Some(end) => format!(
+            "{call} is past the caches, which are compiled for {capacity} positions; give --capacity {end} or more"
+        ),
+        None => format!("{call}: the model's config ends at {longest} positions"),
+    }))
 }
 
 fn write(path: &Path, bytes: &[u8]) -> Result<(), CliError> {

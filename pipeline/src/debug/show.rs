@@ -166,7 +166,10 @@ pub fn region(r: &Region, view: &View<'_>, program: &Program, most: usize) -> Re
                 let known: Vec<&str> = program.entries().iter().map(|e| e.name.as_str()).collect();
                 format!("{name:?} is no memory; there are lrm, l2, constants, {}", known.join(", "))
             })?;
-            view.external(u64::from(entry.register) << mica_simulate::BUFFER_SHIFT | at, bytes)
+            // a place past what an address has for it would be another entry's
+            let within = at >> mica_simulate::BUFFER_SHIFT == 0;
+            let address = u64::from(entry.register) << mica_simulate::BUFFER_SHIFT | at;
+            within.then(|| view.external(address, bytes)).flatten()
         }
     };
     let found = found.ok_or_else(|| format!("{memory} {at:#x}, {bytes} bytes: past its end"))?;

@@ -104,6 +104,25 @@ fn memories_are_printed() {
     insta::assert_snapshot!(hear(&wanted, script, false).0);
 }
 
+/// Numbers that no place has: a place as far as that is past the end, in its own entry's words, and lines to either side
+/// are as many as there are.
+#[test]
+fn the_largest_numbers_are_places_like_others() {
+    let wanted = Wanted { breaks: vec!["10".into()], ..Wanted::default() };
+    let most = u64::MAX;
+    // the bit that addresses `out` itself: `out` with it would be `out` from its start
+    let own = 2_u64 << mica_simulate::BUFFER_SHIFT;
+    for place in [format!("l2 {most} {most}"), format!("lrm 0 {most}"), format!("constants 1 {most}")]
+        .into_iter()
+        .chain([format!("in {most} 4"), format!("out {own} 4")])
+    {
+        let (heard, _) = hear(&wanted, &format!("p {place}\n"), false);
+        assert!(heard.contains("past its end"), "{place}: {heard}");
+    }
+    let all = hear(&wanted, "list 100\n", false).0;
+    assert_eq!(hear(&wanted, &format!("list {most}\n"), false).0, all);
+}
+
 /// A trap tells instruction, layer and op among the lines around it, and lets one look; a run that has
 /// nothing to trap does neither.
 #[test]

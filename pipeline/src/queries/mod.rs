@@ -7,6 +7,7 @@
 mod compile;
 mod input;
 mod kernel;
+mod not_finite;
 mod pack;
 mod perplexity;
 mod quantize;

@@ -1,5 +1,6 @@
 //! A held-out text through the whole kernel: its ids, and the score of what device and reference say of it.
 
+use super::not_finite::Tallies;
 use super::reference::floats;
 use super::segment::Note;
 use super::validation::KIND;
@@ -83,6 +84,8 @@ pub fn surprised(db: &dyn Db, model: ModelInput) -> Result<Outcome> {
         recipe = recipe.input(&format!("logits of the reference, block {b}"), one.digest("logits"));
         reference.push(one);
     }
+    let tallies = Tallies::of(db, model, facts.parts.iter().map(String::as_str).enumerate(), &target)?;
+    recipe = tallies.named(recipe);
     let kernel = need(&target, whole(db, model))?;
     let ids = need(&target, source::token_ids(db, model))?;
     recipe = recipe
@@ -110,6 +113,7 @@ pub fn surprised(db: &dyn Db, model: ModelInput) -> Result<Outcome> {
                 f16_overflows: note.counters.f16_overflows,
                 non_finite: note.counters.non_finite,
             }),
+            non_finite_weights: tallies.read(env)?,
             twice: Vec::new(),
             next_ids: ids.next.clone(),
             residual_unit: 1.0,

@@ -1,5 +1,6 @@
 //! The score of a decode run: everything that was computed, against the captures and the float64 chain.
 
+use super::not_finite::Tallies;
 use super::reference::{floats, integers};
 use super::segment::{NOTE, Note};
 use super::{Db, ModelInput, Result, need, output, referenced, retriable, simulated, source, target, whole};
@@ -92,6 +93,8 @@ pub fn scored(db: &dyn Db, model: ModelInput) -> Result<Outcome> {
         recipe = recipe.input(&format!("{} of the kernel", o.name), o.digest);
     }
     recipe = recipe.input("note of the kernel", blake3::hash(kernel.note()));
+    let tallies = Tallies::of(db, model, facts.parts.iter().map(String::as_str).enumerate(), &target)?;
+    recipe = tallies.named(recipe);
     let ids = need(&target, source::token_ids(db, model))?;
     recipe = recipe.input("ids", ids.digest).input("next ids", ids.next_digest);
     let label = need(&target, source::capture_label(db, model))?;
@@ -146,6 +149,7 @@ pub fn scored(db: &dyn Db, model: ModelInput) -> Result<Outcome> {
             capture: captured.as_ref().map(source::CapturedTables::chain).filter(has_any),
             capture_label: label,
             counters,
+            non_finite_weights: tallies.read(env)?,
             whole_kernel: Some(compare(env, &runs[1], &kernel)?),
         };
         let decode = score_decode(&inputs, thresholds).map_err(BodyError::stage)?;

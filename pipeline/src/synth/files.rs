@@ -54,7 +54,7 @@ impl Files {
             ranges.into_iter().enumerate().map(|(n, tensors)| Shard { name: name(n), tensors }).collect();
         let headers: usize =
             shards.iter().map(|s| header(&entries(&tensors[s.tensors.clone()]), &[]).len()).sum();
-        let total: u64 = tensors.iter().map(Tensor::bytes).sum();
+        let total = tensors.iter().map(Tensor::bytes).fold(0, u64::saturating_add);
         let index = (count > 1).then(|| {
             let places = shards.iter().flat_map(|s| {
                 tensors[s.tensors.clone()].iter().map(|t| (t.name.clone(), Value::from(s.name.as_str())))
@@ -63,7 +63,7 @@ impl Files {
                 json!({ "metadata": { "total_size": total }, "weight_map": places.collect::<Map<_, _>>() });
             ("model.safetensors.index.json", format!("{text:#}\n"))
         });
-        Files { shards, index, bytes: total + headers as u64 }
+        Files { shards, index, bytes: total.saturating_add(headers as u64) }
     }
 }
 
@@ -90,7 +90,8 @@ impl Entry {
     }
 }
 
-/// Bytes of a tensor of this element type and shape.
+/// Bytes of a tensor of this element type and shape; the largest number where there are more, for which no disk has
+/// room.
 pub fn bytes(dtype: &str, shape: &[u64]) -> u64 {
     let width = match dtype {
         "I64" => 8,
@@ -98,7 +99,7 @@ pub fn bytes(dtype: &str, shape: &[u64]) -> u64 {
         "BF16" | "F16" => 2,
         _ => 1,
     };
-    shape.iter().product::<u64>() * width
+    shape.iter().fold(width, |bytes, n| bytes.saturating_mul(*n))
 }
 
 /// What a file says of itself beside its format.
@@ -112,9 +113,9 @@ pub fn header(entries: &[Entry], label: &Label) -> Vec<u8> {
     }
     let mut text = json!({ "__metadata__": metadata }).to_string();
     text.pop();
-    let mut at = 0;
+    let mut at = 0_u64;
     for t in entries {
-        let end = at + t.bytes();
+        let end = at.saturating_add(t.bytes());
         let entry = json!({ "dtype": t.dtype, "shape": t.shape, "data_offsets": [at, end] });
         text += &format!(",{}:{entry}", Value::from(t.name.as_str()));
         at = end;
@@ -185,6 +186,13 @@ mod tests {
         let files = Files::plan(&all, 100);
         assert_eq!(files.shards[3].name, "model-00004-of-00004.safetensors");
         assert!(files.index.unwrap().1.contains("\"e\": \"model-00004-of-00004.safetensors\""));
+    }
+
+    #[test]
+    fn more_bytes_than_a_number_holds_are_the_most_and_not_few() {
+        let huge = Tensor { shape: vec![1 << 32, 1 << 32], ..tensor("a", 1) };
+        let files = Files::plan(&[huge, tensor("b", 40)], u64::MAX);
+        assert_eq!(files.bytes, u64::MAX);
     }
 
     #[test]

@@ -7,6 +7,7 @@
 
 pub mod captures;
 mod files;
+pub mod partial;
 mod published;
 mod statistics;
 mod tensors;

@@ -8,6 +8,7 @@
 //! It takes slices and gives values and text. It must not know salsa, the cache, files or the terminal,
 //! nor where the values come from: device, evaluator and capture are three slices of numbers.
 
+mod counted;
 pub mod decode;
 mod error;
 pub mod gate;
@@ -16,6 +17,7 @@ pub mod table;
 mod thresholds;
 pub mod validation;
 
+pub use counted::NonFiniteWeights;
 pub use decode::{DecodeInputs, DecodeReport, Texts, render, score_decode};
 pub use error::ScoreError;
 pub use gate::{Bound, Gate, GateSpec, Reading, Verdict};

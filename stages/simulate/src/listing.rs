@@ -11,7 +11,7 @@ const AROUND: usize = 3;
 /// changes, which says what `source` says of it.
 pub fn around(program: &Program, at: usize, sides: usize, source: &dyn Fn(u32) -> String) -> String {
     let code = program.code();
-    let range = at.saturating_sub(sides)..code.len().min(at + sides + 1);
+    let range = at.saturating_sub(sides)..code.len().min(at.saturating_add(sides).saturating_add(1));
     let mut text = String::new();
     let mut src = None;
     for n in range {

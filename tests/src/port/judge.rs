@@ -5,7 +5,7 @@ use mica_score::decode::{
     CaptureChain, CaptureLabel, Counters, DecodeInputs, DecodeReport, Precision, Stack,
 };
 use mica_score::metrics::Equality;
-use mica_score::{Thresholds, score_decode};
+use mica_score::{NonFiniteWeights, Thresholds, score_decode};
 
 /// The captured run, its first tokens.
 #[derive(Clone)]
@@ -104,6 +104,7 @@ pub fn judge(
             f16_overflows: counters.f16_overflows,
             non_finite: counters.non_finite,
         },
+        non_finite_weights: NonFiniteWeights::default(),
         whole_kernel: Some(Equality::of(kernel, &free.end).unwrap_or_else(|e| panic!("{e}"))),
     };
     score_decode(&inputs, &Thresholds::default()).unwrap_or_else(|e| panic!("{e}"))

@@ -1,6 +1,7 @@
 //! What a validation's score compares: the device's runs, the evaluator's, and the published values, named
 //! by digest first and read only where they are judged.
 
+use super::super::not_finite::Tallies;
 use super::super::reference::{floats, integers};
 use super::super::segment::Note;
 use super::super::source::{self, Captured};
@@ -67,6 +68,7 @@ struct Part<'a> {
 /// Everything by digest.
 pub struct Gathered<'a> {
     parts: Vec<Part<'a>>,
+    tallies: Tallies,
     published: Published,
     unit: f64,
     prompt: usize,
@@ -138,7 +140,9 @@ impl<'a> Gathered<'a> {
             (Hidden::Ids, Some(_)) => need(target, source::token_ids(db, model))?.ids.len(),
             _ => 0,
         };
-        Ok(Gathered { parts, published, unit: (-f64::from(model.frac(db))).exp2(), prompt })
+        let names = run.parts.iter().map(|&p| (p, trial.facts.parts[p].as_str()));
+        let tallies = Tallies::of(db, model, names, target)?;
+        Ok(Gathered { parts, tallies, published, unit: (-f64::from(model.frac(db))).exp2(), prompt })
     }
 
     /// The recipe with all of it as inputs.
@@ -147,6 +151,7 @@ impl<'a> Gathered<'a> {
         let add = |recipe: Recipe, what: &str, o: &Outcome| {
             o.outputs().iter().fold(recipe, |r, x| r.input(&format!("{} of {what}", x.name), x.digest))
         };
+        recipe = self.tallies.named(recipe);
         for p in &self.parts {
             let part = format!("part {}", p.layer);
             recipe = add(recipe, &format!("{part} reference"), &p.expected);
@@ -179,6 +184,7 @@ impl<'a> Gathered<'a> {
             layers: Vec::new(),
             published: self.published.clone(),
             counters: None,
+            non_finite_weights: self.tallies.read(env)?,
             twice: Vec::new(),
             next_ids: Vec::new(),
             residual_unit: self.unit,

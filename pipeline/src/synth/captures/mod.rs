@@ -112,7 +112,8 @@ impl Plan {
     /// Bytes of the file.
     pub fn bytes(&self) -> u64 {
         let entries = self.entries();
-        header(&entries, &label()).len() as u64 + entries.iter().map(Entry::bytes).sum::<u64>()
+        let header = header(&entries, &label()).len() as u64;
+        entries.iter().map(Entry::bytes).fold(header, u64::saturating_add)
     }
 
     /// Runs the model on its delivery and writes the file; `done` hears of every part.

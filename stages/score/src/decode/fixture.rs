@@ -5,7 +5,7 @@ use super::{
     Branch, CaptureChain, CaptureLabel, Chain, Counters, DecodeInputs, Place, Precision, Source, Stack,
 };
 use crate::metrics::Equality;
-use crate::{DecodeReport, Thresholds, score_decode};
+use crate::{DecodeReport, NonFiniteWeights, Thresholds, score_decode};
 
 pub const TOKENS: usize = 3;
 pub const HIDDEN: usize = 4;
@@ -98,6 +98,7 @@ pub struct Fixture {
     pub oracle: Source,
     pub label: CaptureLabel,
     pub counters: Counters,
+    pub non_finite_weights: NonFiniteWeights,
     pub whole_kernel: Option<Equality>,
 }
 
@@ -125,6 +126,7 @@ impl Fixture {
             oracle: Source::Published,
             label,
             counters: Counters::default(),
+            non_finite_weights: NonFiniteWeights::default(),
             whole_kernel: Some(Equality { elements: 24, differing: 0, first: None }),
         }
     }
@@ -163,6 +165,7 @@ impl Fixture {
             capture,
             capture_label: self.label,
             counters: self.counters,
+            non_finite_weights: self.non_finite_weights.clone(),
             whole_kernel: self.whole_kernel,
         }
     }

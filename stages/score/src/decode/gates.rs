@@ -3,7 +3,7 @@
 use super::compare::{Compared, Comparisons, Measure};
 use super::{DecodeInputs, Place, Source, Stack, TokenScore, routing};
 use crate::metrics::{Attainment, Equality};
-use crate::{Bound, Gate, GateSpec, Reading, ScoreError, Thresholds};
+use crate::{Bound, Gate, GateSpec, Reading, ScoreError, Thresholds, counted};
 
 /// What the gates on captures ask of each token of the free-running device.
 pub(super) struct AskedOfTokens {
@@ -135,14 +135,7 @@ fn of_the_run(gates: &mut Gates, inputs: &DecodeInputs<'_>) -> Result<(), ScoreE
     let pairs = inputs.forced.routing.iter().zip(&inputs.reference.routing).enumerate();
     let pairs = pairs.map(|(layer, (&y, &r))| (layer, y, r));
     gates.put(none("forced-routing"), routing::differing(inputs, pairs)?, "nothing was routed");
-    let counters = inputs.counters;
-    for (name, count) in [
-        ("saturations", counters.saturations),
-        ("f16-overflows", counters.f16_overflows),
-        ("non-finite", counters.non_finite),
-    ] {
-        gates.list.push(none(name).judge(Reading::counter(count)));
-    }
+    gates.list.extend(counted::gates(inputs.counters, &inputs.non_finite_weights));
     let kernel = inputs.whole_kernel.map(|Equality { elements, differing, first }| Reading {
         value: differing as f64,
         elements,

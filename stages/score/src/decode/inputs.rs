@@ -1,8 +1,8 @@
 //! What a decode run is scored from: slices, and what is known of them.
 
 use super::Place;
-use crate::ScoreError;
 use crate::metrics::Equality;
+use crate::{NonFiniteWeights, ScoreError};
 use serde::{Deserialize, Serialize};
 
 /// What one run of the model computed, each table flattened, the token outermost.
@@ -140,6 +140,8 @@ pub struct DecodeInputs<'a> {
     pub capture_label: CaptureLabel,
     /// What the device counted.
     pub counters: Counters,
+    /// Weights that are not finite; none where they are refused.
+    pub non_finite_weights: NonFiniteWeights,
     /// The linked kernel's bits against the segments'; `None` if the kernel was not run.
     pub whole_kernel: Option<Equality>,
 }

@@ -64,7 +64,7 @@ const LOGITS_BOTH: [&str; 4] = [
 
 /// What is broken, how, and exactly which gates have to fail. The references are two, so a broken device
 /// fails against both.
-const TWINS: [Twin; 25] = [
+const TWINS: [Twin; 26] = [
     ("a layer scaled by 1 %", |f| scale(&mut f.forced.layers[1], 1.01), &LAYER_RATIOS),
     ("two elements of a layer swapped", |f| f.forced.layers[1].swap(4, 6), &LAYER_COSINES),
     ("an element of a layer zeroed", |f| f.forced.layers[0][5] = 0.0, &LAYERS_BOTH),
@@ -124,6 +124,11 @@ const TWINS: [Twin; 25] = [
     ("a saturation", |f| f.counters.saturations = 1, &["saturations"]),
     ("an overflow", |f| f.counters.f16_overflows = 1, &["f16-overflows"]),
     ("a NaN written", |f| f.counters.non_finite = 1, &["non-finite"]),
+    (
+        "a weight that is NaN, which the device got as 0",
+        |f| f.non_finite_weights.add("layer1: in_proj_qkv.weight", 1),
+        &["non-finite"],
+    ),
     (
         "the linked kernel off by one element",
         |f| f.whole_kernel = Some(Equality { elements: 24, differing: 1, first: Some(7) }),

@@ -2,7 +2,7 @@
 
 use crate::decode::Counters;
 use crate::metrics::Similarity;
-use crate::{Reading, ScoreError};
+use crate::{NonFiniteWeights, Reading, ScoreError};
 
 /// What a list of values is in its layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -124,6 +124,8 @@ pub struct Evidence {
     pub published: Published,
     /// Events that the device counted; `None` where it is not asked.
     pub counters: Option<Counters>,
+    /// Weights that are not finite; none where they are refused.
+    pub non_finite_weights: NonFiniteWeights,
     /// Runs that must agree bit by bit.
     pub twice: Vec<Twice>,
     /// The ids that follow the positions of a text; empty where none is scored.

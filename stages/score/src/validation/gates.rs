@@ -3,7 +3,7 @@
 use super::Published;
 use super::evidence::{Evidence, Item, What, worst};
 use crate::metrics::{Choice, Similarity};
-use crate::{Bound, Gate, GateSpec, Reading, ScoreError};
+use crate::{Bound, Gate, GateSpec, Reading, ScoreError, counted};
 
 /// Bounds of direction and length, as published and ours.
 pub(super) struct Alike {
@@ -132,7 +132,5 @@ pub(super) fn reference_error(item: &Item) -> Result<Option<Similarity>, ScoreEr
 /// Nothing was clamped, overflowed or no number.
 pub(super) fn counters(evidence: &Evidence) -> Vec<Gate> {
     let Some(c) = evidence.counters else { return Vec::new() };
-    [("saturations", c.saturations), ("f16-overflows", c.f16_overflows), ("non-finite", c.non_finite)]
-        .map(|(name, n)| GateSpec::own(name, Bound::Equals(0.0)).judge(Reading::counter(n)))
-        .into()
+    counted::gates(c, &evidence.non_finite_weights).into()
 }

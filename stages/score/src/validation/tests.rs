@@ -4,7 +4,7 @@
 use super::evidence::*;
 use super::{Bounds, Kind, judge};
 use crate::decode::Counters;
-use crate::{Gate, ScoreError, Verdict};
+use crate::{Gate, NonFiniteWeights, ScoreError, Verdict};
 
 /// Numbers that look random and are always the same.
 fn numbers(seed: u64, n: usize) -> Vec<f64> {
@@ -53,6 +53,7 @@ fn evidence(layers: Vec<Layer>) -> Evidence {
         layers,
         published: Published::SameWeights,
         counters: Some(Counters::default()),
+        non_finite_weights: NonFiniteWeights::default(),
         twice: Vec::new(),
         next_ids: Vec::new(),
         residual_unit: 1.0 / f64::from(1 << 20),
@@ -221,6 +222,14 @@ fn a_nan_anywhere_and_a_counted_event_fail() {
         e.counters = Some(Counters { saturations: 1, f16_overflows: 2, non_finite: 3 });
         if kind != Kind::Reference {
             assert_eq!(failed(&gates(kind, &e)), ["saturations", "f16-overflows", "non-finite"], "{kind:?}");
+            let mut e = sound(kind);
+            e.non_finite_weights.add("layer0: gate", 0);
+            assert!(failed(&gates(kind, &e)).is_empty(), "{kind:?}");
+            e.non_finite_weights.add("layer0: up", 2);
+            let gates = gates(kind, &e);
+            assert_eq!(failed(&gates), ["non-finite"], "{kind:?}");
+            let at = gates.iter().find(|g| g.name == "non-finite").and_then(|g| g.at.as_deref());
+            assert_eq!(at, Some("2 of them weights, the first in layer0: up"), "{kind:?}");
         }
     }
 }
