@@ -1,6 +1,6 @@
 //! Mutates workspace files at random and reads them, for so many seconds:
 //!
-//!     cargo run --release -p mica --example fuzz -- SECONDS [SEED]
+//!     cargo run --release -p mica --example fuzz_workspace -- SECONDS [SEED]
 //!
 //! A broken promise panics with the seed and the execution, which happens again with the same arguments. The
 //! same for the readers of deliveries is an example of `mica-fetch`.
