@@ -82,7 +82,7 @@ fn what_was_read_from_a_cut_file_is_not_published() {
         };
         std::fs::set_permissions(&file, writable(shortened)).expect("it may be written");
         File::options().write(true).open(&file).and_then(|f| f.set_len(PAGE as u64)).expect("a shorter blob");
-        assert!(bytes.iter().any(|&b| b == 0));
+        assert!(bytes.contains(&0));
         Ok(Produced::default())
     });
     let told = format!("{} (constants): {}", file.display(), cut::MESSAGE);
