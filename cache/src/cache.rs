@@ -19,7 +19,7 @@ use crate::verify::{self, VerifyReport};
 use crate::{ActionKey, ActionRecord, Digest, Recipe, temp};
 use std::fs;
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 /// A cache on disk. Any number of threads and processes may use one at the same time.
@@ -90,6 +90,12 @@ impl Cache {
     /// As [`Cache::get`].
     pub fn get_with(&self, d: Digest, hashing: Hashing) -> Result<Option<Blob>, CacheError> {
         self.blobs.get(d, hashing)
+    }
+
+    /// The file of the blob called `d`, where there is one, for messages; what it holds is not looked at.
+    #[must_use]
+    pub fn file(&self, d: Digest) -> Option<PathBuf> {
+        Some(self.blobs.path(d)).filter(|path| path.is_file())
     }
 
     /// Whether the blob called `d` is there and has this size: one stat, no read.

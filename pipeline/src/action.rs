@@ -166,7 +166,7 @@ pub fn action(
         // names the file, if it is one of a delivery
         Ok(Err(BodyError::Environment(message))) => return Err(environment(message)),
         // whatever else a body makes or says of zeros that nobody wrote
-        _ if cut::count() != cuts => return Err(environment(cut::MESSAGE.into())),
+        _ if cut::count() != cuts => return Err(environment(shorter(env, &recipe.inputs))),
         Ok(Ok(p)) => p,
         Ok(Err(BodyError::Stage(message))) => {
             return Err(NodeError::Stage { target: target.into(), message });
@@ -187,6 +187,20 @@ pub fn action(
         .map_err(|e| environment(with_causes(&e)))?;
     report(Status::Ran, Some(&why), wall_ms, &record.outputs);
     Ok(Outcome { outputs: record.outputs.into(), note: record.note.into() })
+}
+
+/// What is said of a cut: the delivery file or the blob that is shorter now, where one is found.
+fn shorter(env: &Env, inputs: &[(String, Digest)]) -> String {
+    if let Some(file) = env.shorter() {
+        return format!("{}: {}", file.display(), cut::MESSAGE);
+    }
+    // a blob whose stamp has changed is hashed again, and dropped if it is not what it was
+    let had = inputs.iter().filter_map(|(name, d)| Some((name, *d, env.cache.file(*d)?)));
+    let mut lost = had.filter(|(_, d, _)| matches!(env.cache.get(*d), Ok(None)));
+    match lost.next() {
+        Some((name, _, file)) => format!("{} ({name}): {}", file.display(), cut::MESSAGE),
+        None => cut::MESSAGE.into(),
+    }
 }
 
 enum Decision {

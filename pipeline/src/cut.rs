@@ -14,7 +14,7 @@ static CUTS: AtomicU64 = AtomicU64::new(0);
 /// Bytes of a page, known before the handler may run.
 static PAGE: AtomicUsize = AtomicUsize::new(0);
 
-/// What is said of it.
+/// What is said of it, after the file's name where that is found ([`crate::action`]).
 pub const MESSAGE: &str = "a file became shorter while it was read, so nothing of what was computed counts; \
                            see that nothing writes the delivery or the cache in place, and run it again";
 

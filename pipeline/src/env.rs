@@ -5,6 +5,7 @@ use crate::events::{Event, Sink, Status};
 use crate::progress::Progress;
 use mica_cache::{Cache, StampMemo};
 use std::collections::BTreeMap;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -26,6 +27,8 @@ pub struct Env {
     pub force: bool,
     /// Threads of the simulator.
     pub threads: usize,
+    /// Files of the deliveries, with the bytes that each had when it was opened.
+    delivered: Mutex<Vec<(PathBuf, u64)>>,
     stop: AtomicBool,
     settled: Mutex<BTreeMap<String, (Status, Option<String>)>>,
 }
@@ -42,9 +45,22 @@ impl Env {
             dry: false,
             force: false,
             threads: 1,
+            delivered: Mutex::default(),
             stop: AtomicBool::new(false),
             settled: Mutex::default(),
         }
+    }
+
+    /// Takes note of files that will be mapped, with their bytes now.
+    pub fn delivers(&self, files: impl IntoIterator<Item = (PathBuf, u64)>) {
+        self.delivered.lock().unwrap_or_else(PoisonError::into_inner).extend(files);
+    }
+
+    /// A file of a delivery that is shorter than when it was opened.
+    pub fn shorter(&self) -> Option<PathBuf> {
+        let all = self.delivered.lock().unwrap_or_else(PoisonError::into_inner);
+        let cut = |(path, had): &&(PathBuf, u64)| std::fs::metadata(path).is_ok_and(|now| now.len() < *had);
+        all.iter().find(cut).map(|(path, _)| path.clone())
     }
 
     /// Starts no further action.

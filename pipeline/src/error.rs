@@ -1,7 +1,7 @@
 //! What can go wrong, in two layers: a node's error, which is a value that other nodes see, and the
 //! command's error, which a person sees.
 
-use miette::{Diagnostic, NamedSource, SourceSpan};
+use miette::{Diagnostic, MietteDiagnostic, NamedSource, SourceSpan};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use thiserror::Error;
@@ -129,6 +129,7 @@ pub enum CliError {
     },
     /// A file could not be read.
     #[error("{}: {source}", path.display())]
+    #[diagnostic(help("see that it is there and that you may read it"))]
     Read {
         /// The file.
         path: PathBuf,
@@ -137,6 +138,7 @@ pub enum CliError {
     },
     /// A file could not be written.
     #[error("{}: {source}", path.display())]
+    #[diagnostic(help("see that its folder is there, that you may write into it and that it has room"))]
     Write {
         /// The file.
         path: PathBuf,
@@ -212,6 +214,21 @@ impl CliError {
     }
 }
 
+/// An error as a person sees it: each cause once, and what to do.
+pub fn report(e: CliError) -> miette::Report {
+    match e {
+        // with its picture
+        CliError::Toml(_) => miette::Report::new(e),
+        e => {
+            let told = MietteDiagnostic::new(with_causes(&e));
+            match e.help() {
+                Some(help) => told.with_help(help.to_string()).into(),
+                None => told.into(),
+            }
+        }
+    }
+}
+
 impl CliError {
     /// The exit status: a delivery that can't be read fails the build, everything else is misuse.
     pub fn exit(&self) -> u8 {
@@ -241,5 +258,7 @@ mod tests {
         let full = std::io::Error::other("no space");
         let e = CliError::Write { path: "a".into(), source: full };
         assert_eq!(with_causes(&e), "a: no space");
+        let told = format!("{:?}", report(e));
+        assert!(told.matches("no space").count() == 1 && told.contains("has room"), "{told}");
     }
 }

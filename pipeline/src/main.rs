@@ -2,6 +2,7 @@
 
 use clap::Parser;
 use mica::cli::Cli;
+use mica::error::report;
 use mica::progress::say;
 use std::process::ExitCode;
 
@@ -28,7 +29,7 @@ fn main() -> ExitCode {
         Ok(code) => ExitCode::from(code),
         Err(e) => {
             let code = e.exit();
-            say(&format!("{:?}", miette::Report::new(e)));
+            say(&format!("{:?}", report(e)));
             ExitCode::from(code)
         }
     }

@@ -8,6 +8,7 @@ use crate::queries::{self, BuildDb, CaptureFacts, Db, DeliveryInput, ModelInput,
 use crate::validations::{Opened, of_model};
 use crate::workspace::{Captures, Machine, Maker, Model, Precision, Workspace};
 use mica_cache::{Cache, StampMemo};
+use mica_fetch::DeliveryFiles;
 use mica_score::decode::{Precision as ScoredPrecision, Source};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -67,6 +68,11 @@ impl Session {
             deliveries.insert(name.clone(), OpenDelivery::open(workspace, name, d)?);
         }
         let vectors = Opened::read(workspace, &mut deliveries)?;
+        for d in deliveries.values() {
+            let files = (0..d.listing.files.len() as u32)
+                .filter_map(|f| Some((d.files.path(f), d.files.metadata(f).ok()?.len())));
+            env.delivers(files);
+        }
         let deliveries = Arc::new(deliveries);
         let db = BuildDb::new(Arc::new(env), deliveries.clone());
         Retry::new(&db, 0);

@@ -224,7 +224,7 @@ fn a_broken_workspace_is_told_and_no_name_is_blamed() {
     for words in [
         "analyze tiny",
         "analyze tiny:layer0",
-        "check tiny:layer0 --inputs random",
+        "check tiny:layer0 --inputs random --nan-inf 0",
         "analyze qwen3_5_35b_a3b:layer0 --delivery tiny",
     ] {
         let o = mica(words);

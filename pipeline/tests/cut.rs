@@ -61,6 +61,32 @@ fn what_was_read_from_a_cut_file_is_not_published() {
         assert_eq!(sum(&env, &path, shorter, then), Err(expected));
     }
     assert!(cut::count() > before);
+    // the file is named where it is a delivery's
+    std::fs::write(&path, vec![1; PAGES * PAGE]).expect("a file");
+    env.delivers([(path.clone(), (PAGES * PAGE) as u64)]);
+    let shorter = |file: &File| file.set_len(PAGE as u64).expect("a shorter file");
+    let named = |file: &Path| environment(&format!("{}: {}", file.display(), cut::MESSAGE));
+    assert_eq!(sum(&env, &path, shorter, Ok(())), Err(named(&path)));
+    // and where it is a blob that the action takes
+    std::fs::write(&path, vec![1; PAGES * PAGE]).expect("a file");
+    let blob = env.cache.put(&vec![7; PAGES * PAGE]).expect("a blob");
+    let file = env.cache.file(blob).expect("its file");
+    let recipe = Recipe::new("sum", 1).input("constants", blob);
+    let made = action(&env, Request { target: "sum:file", recipe, memory: 1, bytes_in: 0 }, || {
+        let bytes = env.cache.get(blob)?.ok_or(BodyError::Lost(blob))?;
+        let shortened = std::fs::metadata(&file).expect("the blob").permissions();
+        #[expect(clippy::permissions_set_readonly_false, reason = "the test's own folder")]
+        let writable = |mut p: std::fs::Permissions| {
+            p.set_readonly(false);
+            p
+        };
+        std::fs::set_permissions(&file, writable(shortened)).expect("it may be written");
+        File::options().write(true).open(&file).and_then(|f| f.set_len(PAGE as u64)).expect("a shorter blob");
+        assert!(bytes.contains(&0));
+        Ok(Produced::default())
+    });
+    let told = format!("{} (constants): {}", file.display(), cut::MESSAGE);
+    assert_eq!(made, Err(environment(&told)));
     // nothing was kept, so it runs again, and what is whole is fine
     std::fs::write(&path, vec![1; PAGES * PAGE]).expect("a file");
     let counted = cut::count();

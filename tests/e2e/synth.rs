@@ -45,6 +45,7 @@ fn a_full_disk_leaves_no_half_delivery() {
     assert_eq!(made.status.code(), Some(2), "{told}");
     assert!(told.contains("out/model.safetensors: "), "{told}");
     assert!(told.contains("nothing is left behind: make room, or take fewer layers, --packed"), "{told}");
+    assert_eq!(told.matches("make room").count(), 1, "{told}");
     assert!(made.stdout.is_empty(), "no workspace is named");
     let left: Vec<_> = fs::read_dir(dir.path()).expect("the folder").collect();
     assert!(left.is_empty(), "{left:?}");

@@ -17,7 +17,7 @@ use serde_json::Value;
 use std::cell::Cell;
 use std::fs::{self, File};
 use std::io::{BufWriter, ErrorKind, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 /// The file of the prompt's ids, and of what was captured on them.
@@ -54,7 +54,7 @@ pub fn run(s: &Synth) -> Result<u8, CliError> {
     };
     let failed = |path: &Path| {
         let path = path.to_path_buf();
-        move |source| CliError::Write { path, source: advised(source) }
+        move |source| refused(path, source)
     };
     let prompt = prompt(s, &stack);
     let plan = match s.captures {
@@ -118,13 +118,14 @@ pub fn run(s: &Synth) -> Result<u8, CliError> {
     Ok(WELL)
 }
 
-/// What to do about a disk, a quota or a limit of file sizes that is full; other errors as they are.
-fn advised(e: std::io::Error) -> std::io::Error {
-    match e.kind() {
+/// A file that could not be written; with what to do where a disk, a quota or a limit of file sizes is full.
+fn refused(path: PathBuf, source: std::io::Error) -> CliError {
+    match source.kind() {
         ErrorKind::StorageFull | ErrorKind::QuotaExceeded | ErrorKind::FileTooLarge => {
-            std::io::Error::new(e.kind(), format!("{e}; nothing is left behind: make room, or {LESS}"))
+            let path = path.display();
+            CliError::Usage(format!("{path}: {source}; nothing is left behind: make room, or {LESS}"))
         }
-        _ => e,
+        _ => CliError::Write { path, source },
     }
 }
 
