@@ -69,6 +69,7 @@ fn element_wise() {
         ),
         ("add.same", vec![MAX, INF, 1.0, INF], vec![MAX, 1.0, INF, -INF], vec![INF, INF, INF, NAN], 2),
         ("add.cyclic", vec![MAX, INF, MAX, 1.0], vec![MAX, 1.0], vec![INF, INF, INF, 2.0], 2),
+        ("add.cyclic", vec![MAX, 1.0, 1.0, 1.0], vec![MAX, INF], vec![INF, INF, MAX, INF], 1),
         ("add.stretch", vec![MAX, INF, MAX, 1.0], vec![MAX, INF], vec![INF; 4], 1),
         ("sub.stretch", vec![1.0, 2.0, 3.0, 4.0], vec![10.0, 20.0], vec![-9.0, -8.0, -17.0, -16.0], 0),
         ("mul.same", vec![A, MAX], vec![A, -2.0], vec![SQUARE, -INF], 1),

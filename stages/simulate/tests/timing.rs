@@ -84,7 +84,7 @@ fn every_formula() {
             ("matv.i4 t3, t4, l2=0, rows=16, group=600", matv(2 * 16 * 2 + 128 * 64, 16, 1024, 9)),
             ("matv.i4 t3, t4, l2=0, rows=16, group=512", matv(2 * 16 * 2 + 128 * 64, 16, 1024, 2)),
             ("matv.i4 t3, t4, l2=0, rows=16, group=64", matv(16 * 16 * 2 + 128 * 64, 16, 1024, 16)),
-            ("matv.i4 t3, t4, l2=0, rows=16, group=2048", matv(64 + 128 * 64, 16, 1024, 8)),
+            ("matv.i4 t3, t4, l2=0, rows=16, group=2049", matv(64 + 128 * 64, 16, 1024, 8)),
             ("vbin.add.same t0, t0, t1", passes(2560)),
             ("vbin.div.same t0, t0, t1", 12 * passes(2560)),
             ("vbini.mul t0, t0, 2.0", passes(2560)),
