@@ -56,6 +56,8 @@ fn every_formula() {
             ("sli s16, value=1", 1),
             ("salu.add s16, s17, 1", 1),
             ("opb t0", 1),
+            ("loop -, s16, body=1\nnop", 1),
+            ("tdef.f32 t9, lrm=0, 1x1, -", 1),
             ("fence", 1),
             ("sld s16, s1, off=0", 1),
             ("sget s16, t5, at=0", 1 + n),
@@ -76,6 +78,13 @@ fn every_formula() {
                 matv(4 * (256 + 64 + 256 * 256) + 192 + 64 + 256 * 192, 300, 1024, 8),
             ),
             ("matv.f16 t7, t4, l2=0, rows=300, group=0", matv(4 * 512 * 256 + 512 * 192, 300, 1024, 8)),
+            // few rows: the products of a row take longer than its bytes where the array is large
+            ("matv.i4 t3, t4, l2=0, rows=16, group=128", matv(8 * 16 * 2 + 128 * 64, 16, 1024, 8)),
+            // groups above 512 are cut each by itself (600 into 5, 424 into 4), others are a block each
+            ("matv.i4 t3, t4, l2=0, rows=16, group=600", matv(2 * 16 * 2 + 128 * 64, 16, 1024, 9)),
+            ("matv.i4 t3, t4, l2=0, rows=16, group=512", matv(2 * 16 * 2 + 128 * 64, 16, 1024, 2)),
+            ("matv.i4 t3, t4, l2=0, rows=16, group=64", matv(16 * 16 * 2 + 128 * 64, 16, 1024, 16)),
+            ("matv.i4 t3, t4, l2=0, rows=16, group=2049", matv(64 + 128 * 64, 16, 1024, 8)),
             ("vbin.add.same t0, t0, t1", passes(2560)),
             ("vbin.div.same t0, t0, t1", 12 * passes(2560)),
             ("vbini.mul t0, t0, 2.0", passes(2560)),
@@ -102,6 +111,35 @@ fn every_formula() {
             assert_eq!(busy(line, product), expected, "{line} on {product}");
         }
     }
+}
+
+/// Cycles between the end of an instruction's busy time and its retirement.
+#[test]
+fn transfers_and_loads_retire_later() {
+    for (line, latency) in [
+        ("sld s16, s1, off=0", 64),
+        ("dld l2=0, bytes=8, -, s1, -, off=0", 64),
+        ("dst l2=0, bytes=8, -, s2, -, off=0", 64),
+        ("nop", 0),
+        ("sget s16, t5, at=0", 0),
+        ("ldt.f32 t0, l2=0", 0),
+        ("stt.f32 t0, l2=0", 0),
+        ("bct t8, t0", 0),
+        ("matv.f16 t7, t4, l2=0, rows=300, group=0", 0),
+        ("red.sum.rows t3, t0", 0),
+    ] {
+        let (all, _) = spans(&format!("{TILES}{line}"), "qb4");
+        let span = all[all.len() - 2];
+        assert_eq!(span.retired - span.end, latency, "{line}");
+    }
+}
+
+/// `MATV` of 16 rows of 1024 columns on qb16: 256 for the products, and not 66 for the bytes.
+#[test]
+fn the_longer_side_of_a_product_counts() {
+    let line = "matv.i4 t3, t4, l2=0, rows=16, group=128";
+    assert_eq!(busy(line, "qb16"), 256 + 32 + 7 + 8);
+    assert_eq!(busy(line, "qb1"), 264 + 8 + 7 + 8);
 }
 
 #[test]
