@@ -7,6 +7,10 @@
 //! 2. `lower`: the tile IR of `ir`, device instructions on virtual buffers;
 //! 3. `emit`: addresses, tile numbers, waits.
 //!
+//! Where LRM is too short for what is live at one time, values wait in L2 until they are used again (`emit::spill`), and
+//! where that is not enough attention takes fewer rows of a cached block at a time. Neither changes a bit of the results, and
+//! nothing of it is in a program that fits without.
+//!
 //! What it goes by are names: the parameter and result [`SEAM`] stays on chip between parts; the scalar
 //! parameter [`POSITION`] is the number of cached rows; parameter `p` comes on edge `p.in`, result `r`
 //! leaves on `r.out`, and every choice of experts also reads [`FORCED_IDS`] (first index negative: choose
@@ -34,15 +38,19 @@ pub use graph::{POSITION, SEAM};
 pub use link::{Seams, link, link_with};
 pub use lower::FORCED_IDS;
 
-use emit::{place, tiles, waits};
+use emit::{place, spill, tiles, waits};
 use graph::Graph;
 use graph::pattern::Rules;
 use ir::{Item, Program};
+use lower::attention::blocks::BLOCK;
 use mica_device::isa;
 use mica_device::object::{Object, OpInfo, Relocation};
 use mica_device::product::Product;
 use mica_device::segment::SegmentPlan;
 use mica_models::hir::Function;
+
+/// The fewest rows of a cached block that are in LRM at a time; of less the array would mostly be filled and emptied.
+const SHORTEST_STRIP: u64 = 16;
 
 /// What the compiler is told beside the function, the plan and the product.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -80,10 +88,8 @@ pub fn compile(
     }
     let g = Graph::new(f, &o.exports)?;
     let rules = Rules::find(&g);
-    let lowered = lower::lower(&g, &rules, plan, product, o)?;
-    let p = &lowered.program;
     let limits = [("LRM", product.lrm()), ("L2", product.l2)];
-    let overflow = |which: usize, room: place::NoRoom| {
+    let overflow = |p: &Program, which: usize, room: place::NoRoom| {
         let (memory, limit) = limits[which];
         CompileError::Overflow {
             kind: kind.into(),
@@ -96,8 +102,18 @@ pub fn compile(
             tokens: o.tokens,
         }
     };
-    let lrm = place::lrm(p, product.lrm()).map_err(|e| overflow(0, e))?;
-    let l2 = place::l2(p, product.l2).map_err(|e| overflow(1, e))?;
+    let mut strip = BLOCK;
+    let (lowered, p, lrm) = loop {
+        let mut lowered = lower::lower(&g, &rules, plan, product, o, strip)?;
+        let mut p = std::mem::take(&mut lowered.program);
+        match spill::lrm(&mut p, product.lrm()) {
+            Ok(lrm) => break (lowered, p, lrm),
+            Err(_) if strip > SHORTEST_STRIP && rules.attend() => strip /= 2,
+            Err(room) => return Err(overflow(&p, 0, room)),
+        }
+    };
+    let p = &p;
+    let l2 = place::l2(p, product.l2).map_err(|e| overflow(p, 1, e))?;
     let mut code = tiles::assign(p, &lrm, &l2);
     waits::set(&mut code);
     let relocations = code
@@ -133,7 +149,7 @@ pub fn tile_ir(
 ) -> Result<String, CompileError> {
     let g = Graph::new(f, &o.exports)?;
     let rules = Rules::find(&g);
-    Ok(lower::lower(&g, &rules, plan, product, o)?.program.to_string())
+    Ok(lower::lower(&g, &rules, plan, product, o, BLOCK)?.program.to_string())
 }
 
 fn label_at(p: &Program, f: &Function, at: usize) -> String {
@@ -144,4 +160,4 @@ fn label_at(p: &Program, f: &Function, at: usize) -> String {
 }
 
 /// The version of this stage, part of every key; raised whenever the same inputs give other code.
-pub const VERSION: u32 = 2;
+pub const VERSION: u32 = 3;

@@ -34,6 +34,12 @@ impl Intervals {
         self.ranges.insert(from, (to, number));
     }
 
+    /// Whether each byte of `from..to` has a number.
+    pub fn covers(&self, from: u64, to: u64) -> bool {
+        let within = self.ranges.iter().map(|(start, (end, _))| (*start.max(&from), *end.min(&to)));
+        within.filter(|(start, end)| start < end).map(|(start, end)| end - start).sum::<u64>() == to - from
+    }
+
     /// The greatest number in `from..to`.
     pub fn last(&self, from: u64, to: u64) -> Option<u64> {
         self.ranges.range(..to).rev().take_while(|(_, (end, _))| *end > from).map(|(_, (_, n))| *n).max()
@@ -59,6 +65,9 @@ mod tests {
             ((120, 130), None),
         ] {
             assert_eq!(m.last(range.0, range.1), last, "{range:?}");
+        }
+        for (range, covered) in [((0, 120), true), ((50, 95), true), ((110, 121), false), ((130, 140), false)] {
+            assert_eq!(m.covers(range.0, range.1), covered, "{range:?}");
         }
     }
 }

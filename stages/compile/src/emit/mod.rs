@@ -4,5 +4,6 @@
 
 pub mod intervals;
 pub mod place;
+pub mod spill;
 pub mod tiles;
 pub mod waits;

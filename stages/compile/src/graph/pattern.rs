@@ -49,6 +49,11 @@ pub struct Rules {
 }
 
 impl Rules {
+    /// Whether anything attends over a cache.
+    pub fn attend(&self) -> bool {
+        self.of.iter().any(|r| matches!(r, Rule::Attention(_)))
+    }
+
     /// Recognises the patterns.
     pub fn find(g: &Graph) -> Rules {
         let mut of = vec![Rule::Op; g.f.params.len() + g.f.nodes.len()];

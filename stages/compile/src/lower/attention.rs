@@ -15,7 +15,8 @@
 //! blocks of 128 from position 0 have them. Each token then sees its own number of positions. A block that the first
 //! token reads is fetched once for all of them; one that only later tokens reach is fetched for each.
 
-mod blocks;
+pub(crate) mod blocks;
+mod strips;
 
 use super::memory::{edge_in, edge_in_out};
 use super::{Lower, Tensor, Value};

@@ -5,7 +5,7 @@
 //!
 //! A value exists once a token, or once where it rests on weights alone.
 
-mod attention;
+pub(crate) mod attention;
 mod chunks;
 mod elementwise;
 mod experts;
@@ -68,6 +68,8 @@ pub(crate) struct Lower<'a> {
     plan: &'a SegmentPlan,
     product: &'a Product,
     options: &'a Options,
+    /// Rows of a cached block that are in LRM at a time; they divide the block.
+    strip: u64,
     program: Program,
     values: Vec<Value>,
     /// F16 broadcasts made so far: what of, and where.
@@ -105,7 +107,7 @@ pub(crate) struct Lowered {
     pub seam_bytes: u64,
 }
 
-/// Lowers a function by its rules.
+/// Lowers a function by its rules, with so many rows of a cached block in LRM at a time as `strip` says.
 ///
 /// # Errors
 /// Those of an op without a rule, and of weights that do not fit their use.
@@ -115,6 +117,7 @@ pub(crate) fn lower(
     plan: &SegmentPlan,
     product: &Product,
     options: &Options,
+    strip: u64,
 ) -> Result<Lowered, CompileError> {
     let values = (g.f.params.len() + g.f.nodes.len()) * options.tokens as usize;
     let mut l = Lower {
@@ -123,6 +126,7 @@ pub(crate) fn lower(
         plan,
         product,
         options,
+        strip,
         program: Program::default(),
         values: vec![Value::Absent; values],
         broadcasts: Vec::new(),

@@ -27,7 +27,7 @@ fn lowered(f: &Function, product: &Product) -> Program {
     let o = options(f);
     let g = crate::graph::Graph::new(f, &o.exports).unwrap();
     let rules = crate::graph::pattern::Rules::find(&g);
-    crate::lower::lower(&g, &rules, &plan(f), product, &o).unwrap().program
+    crate::lower::lower(&g, &rules, &plan(f), product, &o, crate::BLOCK).unwrap().program
 }
 
 #[test]

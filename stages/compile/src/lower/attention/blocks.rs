@@ -3,40 +3,42 @@
 use super::{Query, Running};
 use crate::error::CompileError;
 use crate::ir::build::{self, Place};
-use crate::ir::{Item, Span, Tile};
+use crate::ir::{Item, Span};
 use crate::lower::{Lower, Tensor};
 use mica_device::format::Format;
-use mica_device::isa::{Broadcast, ReduceOp, ScalarOp, UnaryOp, VectorOp};
+use mica_device::isa::ScalarOp;
 use mica_device::object::Symbol;
 use std::ops::Range;
 
 /// log2 of the positions of a block.
 const BLOCK_BITS: i64 = 7;
 /// Positions of a block.
-const BLOCK: u64 = 1 << BLOCK_BITS;
+pub(crate) const BLOCK: u64 = 1 << BLOCK_BITS;
 
 /// One block of the cache, on its way or in L2: the scalars that say what of it there is, and where it lies.
-struct Block {
+pub(super) struct Block {
     /// Positions in it, of those that the last token sees; 0 behind the last block.
-    count: u8,
+    pub count: u8,
     /// Bytes before it in one head's cache.
     at: u8,
     /// Bytes of it in one head's cache.
     bytes: u8,
     /// Positions of the call's first token in it and behind, where several tokens read it.
-    first: Option<u8>,
+    pub first: Option<u8>,
     /// Its keys and values, a head each.
-    spans: Vec<[Span; 2]>,
+    pub spans: Vec<[Span; 2]>,
 }
 
 /// What all blocks of a walk have in common.
-struct Walk<'w> {
-    queries: &'w [Query],
-    runs: &'w [Running],
+pub(super) struct Walk<'w> {
+    pub queries: &'w [Query],
+    pub runs: &'w [Running],
     /// The tokens that read its blocks, ascending.
-    tokens: Range<usize>,
+    pub tokens: Range<usize>,
+    /// Where its strips lie in LRM, turn by turn.
+    pub strips: &'w [Tensor; 2],
     cache: &'w [String; 2],
-    scale: Option<f64>,
+    pub scale: Option<f64>,
     /// The scalar that holds the number of cached positions of the call's first token.
     context: u8,
     /// The scalar that holds the position at which the walk ends.
@@ -58,7 +60,9 @@ impl Lower<'_> {
             let (blocks, end) = (l.scalar()?, l.scalar()?);
             l.emit(build::salui(ScalarOp::Add, blocks, context, BLOCK as i64 - 1));
             l.emit(build::salui(ScalarOp::Shr, blocks, blocks, BLOCK_BITS));
-            let walk = Walk { queries, runs, tokens: 0..queries.len(), cache, scale, context, end };
+            let row = queries[0].q.last();
+            let strips = &[(); 2].map(|()| l.fresh(&[l.strip, row], Format::F16));
+            let walk = Walk { queries, runs, tokens: 0..queries.len(), strips, cache, scale, context, end };
             if last == 0 {
                 l.pairs(&Walk { end: context, ..walk }, blocks)?;
                 return Ok(());
@@ -79,9 +83,9 @@ impl Lower<'_> {
         })
     }
 
-    /// The blocks in which every token has positions, from block 0. While one is worked on the next one is fetched:
-    /// they go in pairs, the second on its way to one half of the buffers as the first is worked on, the first of the
-    /// next pair to the other half meanwhile.
+    /// The blocks in which every token has positions, from block 0. While one is worked on the next one is fetched, and
+    /// its first strip loaded: they go in pairs, the second on its way to one half of the buffers as the first is worked on,
+    /// the first of the next pair to the other half meanwhile.
     fn pairs(&mut self, walk: &Walk<'_>, blocks: u8) -> Result<(), CompileError> {
         self.scoped(|l| {
             let (pairs, start) = (l.scalar()?, l.scalar()?);
@@ -91,20 +95,21 @@ impl Lower<'_> {
             l.emit(build::salui(ScalarOp::Shr, pairs, pairs, 1));
             l.emit(build::sli(start, 0));
             l.fetch_block(walk, &first, start);
+            l.load_strip(walk, &first, 0)?;
             // waits do not reach across iterations: everything is idle where one begins
             l.emit(build::fence());
             l.emit(build::repeat(pairs, start));
             l.emit(build::salui(ScalarOp::Shl, start, start, BLOCK_BITS + 1));
             l.emit(build::salui(ScalarOp::Add, start, start, BLOCK as i64));
             l.fetch_block(walk, &second, start);
-            l.block_of_tokens(walk, &first)?;
+            l.block_of_tokens(walk, &first, Some(&second))?;
             l.emit(build::fence());
             // the second of a pair, if there is one: a loop of one iteration or none
             l.emit(build::salui(ScalarOp::Min, second.at, second.count, 1));
             l.emit(build::repeat(second.at, second.at));
             l.emit(build::salui(ScalarOp::Add, start, start, BLOCK as i64));
             l.fetch_block(walk, &first, start);
-            l.block_of_tokens(walk, &second)?;
+            l.block_of_tokens(walk, &second, Some(&first))?;
             l.emit(build::fence());
             l.program.items.push(Item::End);
             l.program.items.push(Item::End);
@@ -125,7 +130,8 @@ impl Lower<'_> {
             l.emit(build::salu(ScalarOp::Add, start, start, blocks));
             l.emit(build::salui(ScalarOp::Shl, start, start, BLOCK_BITS));
             l.fetch_block(walk, &block, start);
-            l.block_of_tokens(walk, &block)?;
+            l.load_strip(walk, &block, 0)?;
+            l.block_of_tokens(walk, &block, None)?;
             l.emit(build::fence());
             l.program.items.push(Item::End);
             Ok(())
@@ -161,73 +167,5 @@ impl Lower<'_> {
                 self.emit(build::dld(*span, &place, Some(b.bytes)));
             }
         }
-    }
-
-    /// A block that is in L2, for every head of every token.
-    fn block_of_tokens(&mut self, walk: &Walk<'_>, b: &Block) -> Result<(), CompileError> {
-        for (h, [k, v]) in (0..).zip(&b.spans) {
-            let d = walk.queries[0].q.last();
-            let (k, v) = (self.block_tile(*k, d, b.count), self.block_tile(*v, d, b.count));
-            for t in walk.tokens.clone() {
-                self.scoped(|l| {
-                    let mut count = b.count;
-                    // of each token's positions in a block only the last ones differ
-                    if let Some(first) = b.first {
-                        count = l.scalar()?;
-                        l.emit(build::salui(ScalarOp::Add, count, first, t as i64));
-                        l.emit(build::salui(ScalarOp::Min, count, count, BLOCK as i64));
-                    }
-                    let seen = |tile: Tile| Tile { count: Some(count), ..tile };
-                    let (q, run) = (walk.queries[t].q.at(h), &walk.runs[t]);
-                    for j in 0..q.shape[0] {
-                        let one =
-                            Running { m: run.m.at(h).at(j), l: run.l.at(h).at(j), o: run.o.at(h).at(j) };
-                        l.block_of_head(&q.at(j), (seen(k), seen(v)), &one, walk.scale, count);
-                    }
-                    Ok(())
-                })?;
-            }
-        }
-        Ok(())
-    }
-
-    /// A block of rows in LRM, as many as there are.
-    fn block_tile(&mut self, from: Span, d: u64, count: u8) -> Tile {
-        let t = self.fresh(&[BLOCK, d], Format::F16);
-        let tile = Tile { count: Some(count), ..t.tile() };
-        self.emit(build::ldt(tile, from, Format::F16, 0));
-        tile
-    }
-
-    /// One block for one query head.
-    fn block_of_head(
-        &mut self,
-        q: &Tensor,
-        (k, v): (Tile, Tile),
-        run: &Running,
-        scale: Option<f64>,
-        count: u8,
-    ) {
-        use {Broadcast::Cyclic, Broadcast::Same, build::vbin};
-        let (m, l, o) = (run.m.tile(), run.l.tile(), run.o.tile());
-        let scores = self.fresh(&[BLOCK], Format::F32);
-        let s = Tile { count: Some(count), ..scores.matrix(BLOCK, 1) };
-        self.emit(build::tmv(s, k, q.tile()));
-        if let Some(c) = scale {
-            self.emit(build::vbini(VectorOp::Mul, s, s, c as f32));
-        }
-        let [top, c, sum] = [(); 3].map(|()| self.fresh(&[], Format::F32).tile());
-        self.emit(build::red(ReduceOp::Max, 1, top, s));
-        self.emit(vbin(VectorOp::Max, Same, top, top, m));
-        self.emit(vbin(VectorOp::Sub, Same, c, m, top));
-        self.emit(build::vun(UnaryOp::Exp, c, c));
-        self.emit(vbin(VectorOp::Sub, Cyclic, s, s, top));
-        self.emit(build::vun(UnaryOp::Exp, s, s));
-        self.emit(build::red(ReduceOp::Sum, 1, sum, s));
-        self.emit(vbin(VectorOp::Mul, Same, l, l, c));
-        self.emit(vbin(VectorOp::Add, Same, l, l, sum));
-        self.emit(vbin(VectorOp::Mul, Cyclic, o, o, c));
-        self.emit(build::tmvt(o, v, s, true));
-        self.emit(build::vun(UnaryOp::Cvt, m, top));
     }
 }
