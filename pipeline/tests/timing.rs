@@ -145,6 +145,34 @@ fn the_published_dimensions_on_every_product() {
     }
 }
 
+/// What a call takes at least: its bytes on the bus, or where those are fewer the array's own cycles.
+fn over_bound(t: &Value) -> f64 {
+    let share = &t["cycles"]["share"];
+    let bound = number(&share["ddr"]).max(number(&share["compute"]));
+    number(&t["cycles"]["total"]) as f64 / bound as f64
+}
+
+/// At long context too a call is near what binds it: while attention works on a strip of the cache the next is loaded.
+#[test]
+fn long_context_is_near_its_bound_on_every_product() {
+    for (product, at_most) in [("qb1", 1.15), ("qb4", 1.05), ("qb16", 1.05)] {
+        let words = ["--device", product, "--position", "0,8191,12287,32767,262143"];
+        let all = json(&[&["analyze", "qwen3_5_35b_a3b"][..], &words].concat());
+        for t in all.as_array().unwrap() {
+            let (over, position) = (over_bound(t), number(&t["position"]));
+            assert!(over <= at_most, "{product}, position {position}: {over} of its bound");
+            // where the array is not what binds it, the bus alone is the bound that is asked for
+            let share = &t["cycles"]["share"];
+            let of_bus = number(&t["cycles"]["total"]) as f64 / number(&share["ddr"]) as f64;
+            assert!(product == "qb1" && position > 12287 || of_bus <= at_most, "{product}, {position}: {of_bus}");
+            // a call that took a quarter longer would be noticed
+            let mut slow = t.clone();
+            slow["cycles"]["total"] = (number(&t["cycles"]["total"]) * 5 / 4).into();
+            assert!(over_bound(&slow) > at_most);
+        }
+    }
+}
+
 /// What users come for: a matrix is fetched once a call, so its bytes fall with the tokens, and so do the cycles of a
 /// kernel that bytes bind; experts are chosen token by token and do not fall.
 #[test]

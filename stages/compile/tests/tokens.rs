@@ -5,7 +5,7 @@ mod support;
 use mica_compile::{CompileError, Options, Seams, compile, link, link_with};
 use mica_device::hazards::{self, Hazard};
 use mica_device::isa::{self, Instr, Opcode};
-use mica_device::object::{Constants, Direction, Entry, Kernel};
+use mica_device::object::{Constants, Direction, Entry, Kernel, Object};
 use mica_device::product::Product;
 use mica_models::hir::{Builder, Dtype, Function, HirError, Op, Type};
 use mica_simulate::{Edges, Machine, Program};
@@ -28,11 +28,14 @@ fn base(e: &Entry) -> &str {
 }
 
 fn kernel(f: &Function, w: &Weights, product: &Product, tokens: u64, mode: Constants) -> Kernel {
-    let o = Options { tokens, ..options(f) };
-    let object = compile(&f.name, f, &w.plan, product, &o).unwrap();
+    let object = object(f, w, product, tokens);
     let kernel = link_with(&[&object], product, Seams::Segment, mode).unwrap();
     prove(&kernel);
     kernel
+}
+
+fn object(f: &Function, w: &Weights, product: &Product, tokens: u64) -> Object {
+    compile(&f.name, f, &w.plan, product, &Options { tokens, ..options(f) }).unwrap()
 }
 
 /// The bytes of one token's input.
@@ -348,6 +351,38 @@ fn too_many_tokens_are_refused() {
     let e = refused(16, &small);
     assert!(matches!(e, CompileError::Overflow { memory: "L2", tokens: 16, .. }), "{e:?}");
     assert_eq!(refused(0, &small).to_string(), "`linear`: a call takes at least one token");
+}
+
+/// Where LRM is short values wait in L2 and blocks of the cache are worked on in strips: the bits are those of a product
+/// with room, and with room nothing of it is in the program.
+#[test]
+fn short_memory_changes_no_bit() {
+    let stack = tiny();
+    for (kind, first) in [(&stack.kinds[0], 0), (&stack.kinds[1], 200)] {
+        let f = &kind.function;
+        let w = weights::random(f, 9);
+        let wide = product("qb1");
+        let fits = object(f, &w, &wide, 2);
+        let mut narrow = wide.clone();
+        // as little as this part compiles for
+        let mut least = None;
+        for eighths in (1..8).rev() {
+            narrow.lrm_per_pe = (fits.lrm_peak * eighths / 8).div_ceil(narrow.pes()) as u32;
+            match compile(&f.name, f, &w.plan, &narrow, &Options { tokens: 2, ..options(f) }) {
+                Ok(o) => least = Some((o, narrow.clone())),
+                Err(_) => break,
+            }
+        }
+        let (short, narrow) = least.expect("less than the peak is enough");
+        assert!(short.lrm_peak < fits.lrm_peak && short.code != fits.code);
+        let runs = [(&fits, &wide), (&short, &narrow)].map(|(o, product)| {
+            let k = link(&[o], product, Seams::Segment).unwrap();
+            prove(&k);
+            run(&k, &w, product, (2, 2), first)
+        });
+        assert!(runs[0] == runs[1], "{}", f.name);
+        assert_eq!(object(f, &w, &product("qb16"), 2).code, fits.code, "with room the program is one");
+    }
 }
 
 #[test]
