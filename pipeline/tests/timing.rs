@@ -164,7 +164,10 @@ fn long_context_is_near_its_bound_on_every_product() {
             // where the array is not what binds it, the bus alone is the bound that is asked for
             let share = &t["cycles"]["share"];
             let of_bus = number(&t["cycles"]["total"]) as f64 / number(&share["ddr"]) as f64;
-            assert!(product == "qb1" && position > 12287 || of_bus <= at_most, "{product}, {position}: {of_bus}");
+            assert!(
+                product == "qb1" && position > 12287 || of_bus <= at_most,
+                "{product}, {position}: {of_bus}"
+            );
             // a call that took a quarter longer would be noticed
             let mut slow = t.clone();
             slow["cycles"]["total"] = (number(&t["cycles"]["total"]) * 5 / 4).into();

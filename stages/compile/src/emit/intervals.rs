@@ -66,7 +66,8 @@ mod tests {
         ] {
             assert_eq!(m.last(range.0, range.1), last, "{range:?}");
         }
-        for (range, covered) in [((0, 120), true), ((50, 95), true), ((110, 121), false), ((130, 140), false)] {
+        for (range, covered) in [((0, 120), true), ((50, 95), true), ((110, 121), false), ((130, 140), false)]
+        {
             assert_eq!(m.covers(range.0, range.1), covered, "{range:?}");
         }
     }

@@ -193,6 +193,7 @@ fn attention_walks_the_cache_in_blocks() {
     salu.mul s23,s21,32
     dld s0,s22,s23,@5[4096] k_cache.in+0
     dld s0,s22,s23,@6[4096] v_cache.in+0
+    ldt.f16 %12:f16[s21<=128x16],@5[4096]
     fence
     loop s19,s20
       salu.shl s20,s20,8
@@ -204,36 +205,29 @@ fn attention_walks_the_cache_in_blocks() {
       salu.mul s26,s24,32
       dld s0,s25,s26,@7[4096] k_cache.in+0
       dld s0,s25,s26,@8[4096] v_cache.in+0
-      ldt.f16 %12:f16[s21<=128x16],@5[4096]
       ldt.f16 %13:f16[s21<=128x16],@6[4096]
       tmv %14:f32[s21<=128x1],%12:f16[s21<=128x16],%4:f32[1x16]
+      tmv %14+512:f32[s21<=128x1],%12:f16[s21<=128x16],%4+64:f32[1x16]
+      ldt.f16 %12:f16[s24<=128x16],@7[4096]
       vbini.mul %14:f32[s21<=128x1],%14:f32[s21<=128x1],0.25
       red.max.cols %15:f32[1x1],%14:f32[s21<=128x1]
-      vbin.max.same %15:f32[1x1],%15:f32[1x1],%9:f32[1x1]
-      vbin.sub.same %16:f32[1x1],%9:f32[1x1],%15:f32[1x1]
-      vun.exp %16:f32[1x1],%16:f32[1x1]
+      vbini.mul %14+512:f32[s21<=128x1],%14+512:f32[s21<=128x1],0.25
+      red.max.cols %15+4:f32[1x1],%14+512:f32[s21<=128x1]
+      vbin.max.same %15:f32[1x2],%15:f32[1x2],%9:f32[1x2]
+      vbin.sub.same %16:f32[1x2],%9:f32[1x2],%15:f32[1x2]
+      vun.exp %16:f32[1x2],%16:f32[1x2]
       vbin.sub.cyclic %14:f32[s21<=128x1],%14:f32[s21<=128x1],%15:f32[1x1]
       vun.exp %14:f32[s21<=128x1],%14:f32[s21<=128x1]
       red.sum.cols %17:f32[1x1],%14:f32[s21<=128x1]
-      vbin.mul.same %11:f32[1x1],%11:f32[1x1],%16:f32[1x1]
-      vbin.add.same %11:f32[1x1],%11:f32[1x1],%17:f32[1x1]
-      vbin.mul.cyclic %10:f32[1x16],%10:f32[1x16],%16:f32[1x1]
+      vbin.sub.cyclic %14+512:f32[s21<=128x1],%14+512:f32[s21<=128x1],%15+4:f32[1x1]
+      vun.exp %14+512:f32[s21<=128x1],%14+512:f32[s21<=128x1]
+      red.sum.cols %17+4:f32[1x1],%14+512:f32[s21<=128x1]
+      vbin.mul.same %11:f32[1x2],%11:f32[1x2],%16:f32[1x2]
+      vbin.add.same %11:f32[1x2],%11:f32[1x2],%17:f32[1x2]
+      vbin.mul.stretch %10:f32[2x16],%10:f32[2x16],%16:f32[1x2]
+      vun.cvt %9:f32[1x2],%15:f32[1x2]
       tmvt.more %10:f32[1x16],%13:f16[s21<=128x16],%14:f32[s21<=128x1]
-      vun.cvt %9:f32[1x1],%15:f32[1x1]
-      tmv %18:f32[s21<=128x1],%12:f16[s21<=128x16],%4+64:f32[1x16]
-      vbini.mul %18:f32[s21<=128x1],%18:f32[s21<=128x1],0.25
-      red.max.cols %19:f32[1x1],%18:f32[s21<=128x1]
-      vbin.max.same %19:f32[1x1],%19:f32[1x1],%9+4:f32[1x1]
-      vbin.sub.same %20:f32[1x1],%9+4:f32[1x1],%19:f32[1x1]
-      vun.exp %20:f32[1x1],%20:f32[1x1]
-      vbin.sub.cyclic %18:f32[s21<=128x1],%18:f32[s21<=128x1],%19:f32[1x1]
-      vun.exp %18:f32[s21<=128x1],%18:f32[s21<=128x1]
-      red.sum.cols %21:f32[1x1],%18:f32[s21<=128x1]
-      vbin.mul.same %11+4:f32[1x1],%11+4:f32[1x1],%20:f32[1x1]
-      vbin.add.same %11+4:f32[1x1],%11+4:f32[1x1],%21:f32[1x1]
-      vbin.mul.cyclic %10+64:f32[1x16],%10+64:f32[1x16],%20:f32[1x1]
-      tmvt.more %10+64:f32[1x16],%13:f16[s21<=128x16],%18:f32[s21<=128x1]
-      vun.cvt %9+4:f32[1x1],%19:f32[1x1]
+      tmvt.more %10+64:f32[1x16],%13:f16[s21<=128x16],%14+512:f32[s21<=128x1]
       fence
       salu.min s25,s24,1
       loop s25,s25
@@ -245,42 +239,35 @@ fn attention_walks_the_cache_in_blocks() {
         salu.mul s23,s21,32
         dld s0,s22,s23,@5[4096] k_cache.in+0
         dld s0,s22,s23,@6[4096] v_cache.in+0
-        ldt.f16 %22:f16[s24<=128x16],@7[4096]
-        ldt.f16 %23:f16[s24<=128x16],@8[4096]
-        tmv %24:f32[s24<=128x1],%22:f16[s24<=128x16],%4:f32[1x16]
-        vbini.mul %24:f32[s24<=128x1],%24:f32[s24<=128x1],0.25
-        red.max.cols %25:f32[1x1],%24:f32[s24<=128x1]
-        vbin.max.same %25:f32[1x1],%25:f32[1x1],%9:f32[1x1]
-        vbin.sub.same %26:f32[1x1],%9:f32[1x1],%25:f32[1x1]
-        vun.exp %26:f32[1x1],%26:f32[1x1]
-        vbin.sub.cyclic %24:f32[s24<=128x1],%24:f32[s24<=128x1],%25:f32[1x1]
-        vun.exp %24:f32[s24<=128x1],%24:f32[s24<=128x1]
-        red.sum.cols %27:f32[1x1],%24:f32[s24<=128x1]
-        vbin.mul.same %11:f32[1x1],%11:f32[1x1],%26:f32[1x1]
-        vbin.add.same %11:f32[1x1],%11:f32[1x1],%27:f32[1x1]
-        vbin.mul.cyclic %10:f32[1x16],%10:f32[1x16],%26:f32[1x1]
-        tmvt.more %10:f32[1x16],%23:f16[s24<=128x16],%24:f32[s24<=128x1]
-        vun.cvt %9:f32[1x1],%25:f32[1x1]
-        tmv %28:f32[s24<=128x1],%22:f16[s24<=128x16],%4+64:f32[1x16]
-        vbini.mul %28:f32[s24<=128x1],%28:f32[s24<=128x1],0.25
-        red.max.cols %29:f32[1x1],%28:f32[s24<=128x1]
-        vbin.max.same %29:f32[1x1],%29:f32[1x1],%9+4:f32[1x1]
-        vbin.sub.same %30:f32[1x1],%9+4:f32[1x1],%29:f32[1x1]
-        vun.exp %30:f32[1x1],%30:f32[1x1]
-        vbin.sub.cyclic %28:f32[s24<=128x1],%28:f32[s24<=128x1],%29:f32[1x1]
-        vun.exp %28:f32[s24<=128x1],%28:f32[s24<=128x1]
-        red.sum.cols %31:f32[1x1],%28:f32[s24<=128x1]
-        vbin.mul.same %11+4:f32[1x1],%11+4:f32[1x1],%30:f32[1x1]
-        vbin.add.same %11+4:f32[1x1],%11+4:f32[1x1],%31:f32[1x1]
-        vbin.mul.cyclic %10+64:f32[1x16],%10+64:f32[1x16],%30:f32[1x1]
-        tmvt.more %10+64:f32[1x16],%23:f16[s24<=128x16],%28:f32[s24<=128x1]
-        vun.cvt %9+4:f32[1x1],%29:f32[1x1]
+        ldt.f16 %13:f16[s24<=128x16],@8[4096]
+        tmv %18:f32[s24<=128x1],%12:f16[s24<=128x16],%4:f32[1x16]
+        tmv %18+512:f32[s24<=128x1],%12:f16[s24<=128x16],%4+64:f32[1x16]
+        ldt.f16 %12:f16[s21<=128x16],@5[4096]
+        vbini.mul %18:f32[s24<=128x1],%18:f32[s24<=128x1],0.25
+        red.max.cols %19:f32[1x1],%18:f32[s24<=128x1]
+        vbini.mul %18+512:f32[s24<=128x1],%18+512:f32[s24<=128x1],0.25
+        red.max.cols %19+4:f32[1x1],%18+512:f32[s24<=128x1]
+        vbin.max.same %19:f32[1x2],%19:f32[1x2],%9:f32[1x2]
+        vbin.sub.same %20:f32[1x2],%9:f32[1x2],%19:f32[1x2]
+        vun.exp %20:f32[1x2],%20:f32[1x2]
+        vbin.sub.cyclic %18:f32[s24<=128x1],%18:f32[s24<=128x1],%19:f32[1x1]
+        vun.exp %18:f32[s24<=128x1],%18:f32[s24<=128x1]
+        red.sum.cols %21:f32[1x1],%18:f32[s24<=128x1]
+        vbin.sub.cyclic %18+512:f32[s24<=128x1],%18+512:f32[s24<=128x1],%19+4:f32[1x1]
+        vun.exp %18+512:f32[s24<=128x1],%18+512:f32[s24<=128x1]
+        red.sum.cols %21+4:f32[1x1],%18+512:f32[s24<=128x1]
+        vbin.mul.same %11:f32[1x2],%11:f32[1x2],%20:f32[1x2]
+        vbin.add.same %11:f32[1x2],%11:f32[1x2],%21:f32[1x2]
+        vbin.mul.stretch %10:f32[2x16],%10:f32[2x16],%20:f32[1x2]
+        vun.cvt %9:f32[1x2],%19:f32[1x2]
+        tmvt.more %10:f32[1x16],%13:f16[s24<=128x16],%18:f32[s24<=128x1]
+        tmvt.more %10+64:f32[1x16],%13:f16[s24<=128x16],%18+512:f32[s24<=128x1]
         fence
       end
     end
-    vbin.div.stretch %32:f32[2x16],%10:f32[2x16],%11:f32[1x2]
-    opb %32:f32[2x16]
-    stt.f16 %32:f32[2x16],@9[64]
+    vbin.div.stretch %22:f32[2x16],%10:f32[2x16],%11:f32[1x2]
+    opb %22:f32[2x16]
+    stt.f16 %22:f32[2x16],@9[64]
     dst s0,@9[64] o.out+0
     ");
 }
