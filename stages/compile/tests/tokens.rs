@@ -343,9 +343,11 @@ fn too_many_tokens_are_refused() {
     let refused = |tokens, product: &Product| {
         compile("linear", f, &w.plan, product, &Options { tokens, ..options(f) }).map(|_| ()).unwrap_err()
     };
-    let e = refused(80, &product("qb1"));
-    assert!(matches!(e, CompileError::Overflow { memory: "LRM", tokens: 80, .. }), "{e:?}");
-    assert!(e.to_string().ends_with("80 tokens a call: take fewer, or a larger product"), "{e}");
+    let mut narrow = product("qb1");
+    narrow.lrm_per_pe = 64;
+    let e = refused(16, &narrow);
+    assert!(matches!(e, CompileError::Overflow { memory: "LRM", tokens: 16, .. }), "{e:?}");
+    assert!(e.to_string().ends_with("16 tokens a call: take fewer, or a larger product"), "{e}");
     let mut small = product("qb1");
     small.l2 = 4096;
     let e = refused(16, &small);
