@@ -69,7 +69,7 @@ fn a_part_that_overflows_is_refused() {
     let f = &stack.kinds[0].function;
     let e = compile("wide", f, &weights::plan(f), &product("qb1"), &options(f)).unwrap_err();
     assert!(matches!(e, CompileError::Overflow { memory: "LRM", .. }), "{e:?}");
-    insta::assert_snapshot!(e, @"`wide` needs 262208 bytes of LRM at instruction 5 (input_layernorm), and qb1 has 262144: take a larger product, or a model of smaller dimensions");
+    insta::assert_snapshot!(e, @"`wide` needs 262208 bytes of LRM at instruction 10 (input_layernorm), and qb1 has 262144: take a larger product, or a model of smaller dimensions");
     let mut small = product("qb16");
     small.l2 = 4096;
     let e = compile("wide", f, &weights::plan(f), &small, &options(f)).unwrap_err();

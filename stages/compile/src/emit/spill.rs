@@ -23,13 +23,15 @@ struct Wait {
     src: [u16; 2],
 }
 
+/// The most values that are sent to wait; a program that needs more would spend its time on that, and the compiler too.
+const MOST: usize = 256;
+
 /// Places LRM below `limit`, with values sent to L2 where that is needed.
 ///
 /// # Errors
 /// `NoRoom` where that is not enough.
 pub fn lrm(p: &mut Program, limit: u64) -> Result<Placed, NoRoom> {
-    // each round ends one wait; a program that needs more rounds than it has buffers goes in circles
-    for _ in 0..p.lrm.len() {
+    for _ in 0..MOST {
         let room = match place::lrm(p, limit) {
             Err(room) => room,
             placed => return placed,
