@@ -18,11 +18,20 @@
 
 use crate::recipe::ScaleFormat;
 use crate::scale::{largest, rounded};
+#[cfg(target_arch = "x86_64")]
+use avx512::Avx512;
+use machine::{Arrays, Machine};
+
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+mod machine;
 
 /// Groups that are fitted side by side.
 pub(crate) const LANES: usize = 16;
 /// Candidates for a scale.
 const CANDIDATES: usize = 12;
+/// Candidates whose errors are summed side by side.
+const TOGETHER: usize = 3;
 /// Terms of a binary32 sum before it is folded into binary64.
 const TERMS: usize = 32;
 /// 1.5 · 2^23: adding and subtracting it rounds |x| < 2^22 to an integer, ties to even.
@@ -64,17 +73,24 @@ impl Grid {
         if any == 0 { None } else { q.iter().position(|&q| high(q) != 0) }
     }
 
-    #[inline(always)]
-    fn nearest<const ROUNDS: bool>(&self, x: f32) -> f32 {
-        self.clamp(if ROUNDS { x.round_ties_even() } else { (x + ROUND) - ROUND })
+    /// The clamps that integers of magnitudes up to `most` need.
+    fn clamps(&self, most: f32) -> Clamps {
+        if most > -self.lo {
+            Clamps::Both
+        } else if most > self.hi {
+            Clamps::High
+        } else {
+            Clamps::Neither
+        }
     }
+}
 
-    // Written as two selections, which are one instruction each; `f32::clamp` also orders NaN.
-    #[inline(always)]
-    fn clamp(&self, x: f32) -> f32 {
-        let x = if x > self.hi { self.hi } else { x };
-        if x < self.lo { self.lo } else { x }
-    }
+/// Which clamps may change an integer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Clamps {
+    Neither,
+    High,
+    Both,
 }
 
 /// A group's integers are in the caller's buffer; this is the rest.
@@ -101,14 +117,20 @@ pub(crate) enum Unfit {
     Overflow(usize, f32),
 }
 
-/// Buffers that are used again.
+/// Buffers that are used again, `[column][lane]`, with columns of zeros up to a multiple of [`LANES`]: they add nothing to
+/// any sum.
 #[derive(Default)]
 pub(crate) struct Scratch {
-    /// Scaled weights, `[column][lane]`.
-    w: Vec<Lanes>,
-    /// Their integers.
-    q: Vec<Lanes<i8>>,
+    /// The weights' bits.
+    bits: Vec<Column<u32>>,
+    /// The weights, scaled.
+    w: Vec<Column>,
 }
+
+/// A column's value of each lane, where a register of 512 bits crosses no cache line.
+#[derive(Clone, Copy)]
+#[repr(align(64))]
+struct Column<T = f32>(Lanes<T>);
 
 /// Groups of `len` weights one after the other, at most [`LANES`] of them.
 #[derive(Clone, Copy)]
@@ -127,9 +149,9 @@ pub(crate) fn fit(
 ) -> Result<Lanes<Fit>, Unfit> {
     #[cfg(target_arch = "x86_64")]
     {
-        if avx512() {
+        if let Some(machine) = Avx512::new() {
             // SAFETY: the processor has what the function asks for.
-            return unsafe { fit_avx512(groups, grid, format, scratch, q) };
+            return unsafe { fit_avx512(machine, groups, grid, format, scratch, q) };
         }
         if std::arch::is_x86_feature_detected!("avx2") {
             // SAFETY: the processor has AVX2, all that the function asks for.
@@ -139,26 +161,17 @@ pub(crate) fn fit(
     fit_portable(groups, grid, format, scratch, q)
 }
 
-/// Whether the processor has all that `fit_avx512` asks for.
-#[cfg(target_arch = "x86_64")]
-fn avx512() -> bool {
-    std::arch::is_x86_feature_detected!("avx512f")
-        && std::arch::is_x86_feature_detected!("avx512bw")
-        && std::arch::is_x86_feature_detected!("avx512dq")
-        && std::arch::is_x86_feature_detected!("avx512vl")
-}
-
-/// The same operations compiled for registers of 512 bits: a register a value of all lanes.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl")]
 fn fit_avx512(
+    machine: Avx512,
     groups: Groups<'_>,
     grid: Grid,
     format: ScaleFormat,
     scratch: &mut Scratch,
     q: &mut [i8],
 ) -> Result<Lanes<Fit>, Unfit> {
-    fit_in::<true>(groups, grid, format, scratch, q)
+    fit_in(machine, groups, grid, format, scratch, q)
 }
 
 /// The same operations compiled for registers of 256 bits.
@@ -171,7 +184,7 @@ fn fit_avx2(
     scratch: &mut Scratch,
     q: &mut [i8],
 ) -> Result<Lanes<Fit>, Unfit> {
-    fit_in::<true>(groups, grid, format, scratch, q)
+    fit_in(Arrays::<true>, groups, grid, format, scratch, q)
 }
 
 fn fit_portable(
@@ -181,46 +194,30 @@ fn fit_portable(
     scratch: &mut Scratch,
     q: &mut [i8],
 ) -> Result<Lanes<Fit>, Unfit> {
-    fit_in::<false>(groups, grid, format, scratch, q)
+    fit_in(Arrays::<false>, groups, grid, format, scratch, q)
 }
 
-/// `ROUNDS`: whether rounding to an integer is one instruction. Without it two additions do the same, but for the sign
-/// of a zero, which changes no sum, error nor integer.
 #[inline(always)]
-fn fit_in<const ROUNDS: bool>(
+fn fit_in(
+    m: impl Machine,
     groups: Groups<'_>,
     grid: Grid,
     format: ScaleFormat,
     scratch: &mut Scratch,
     q: &mut [i8],
 ) -> Result<Lanes<Fit>, Unfit> {
-    let mut max = [0.0; LANES];
-    for (lane, group) in groups.weights.chunks_exact(groups.len).enumerate() {
-        max[lane] = f32::from_bits(group.iter().fold(0, |m, w| m.max(w.to_bits() & 0x7fff_ffff)));
-        if !max[lane].is_finite() {
-            return Err(Unfit::NonFinite(lane));
-        }
-        if rounded(max[lane] / grid.hi, format) > largest(format) {
-            return Err(Unfit::Overflow(lane, max[lane]));
-        }
-    }
+    let max = spread(m, groups, &mut scratch.bits);
+    check(&max, grid, format)?;
     // max · toward_one is in 1..4, unless max is 0 or subnormal, when any size does.
     let mut toward_one = [0.0; LANES];
     for l in 0..LANES {
         toward_one[l] = f32::from_bits((254 - (max[l].to_bits() >> 23)).clamp(1, 254) << 23);
     }
-    spread(groups, &toward_one, &mut scratch.w);
+    shrink(m, &scratch.bits, &toward_one, &mut scratch.w);
     let w = &scratch.w[..];
 
-    let mut scales = [[0.0; LANES]; CANDIDATES];
-    for (k, scales) in scales.iter_mut().enumerate() {
-        let shrink = 1.0 - k as f32 * grid.step;
-        for l in 0..LANES {
-            scales[l] = rounded(max[l] / grid.hi * shrink, format);
-        }
-    }
-    let mut scale = best::<ROUNDS>(w, &scales, &toward_one, grid);
-    let mut sums = measure::<ROUNDS>(w, &times(&scale, &toward_one), grid);
+    let mut scale = best(m, w, &max, &toward_one, grid, format);
+    let mut sums = measure(m, w, &times(&scale, &toward_one), grid);
     let mut refined = scale;
     for l in 0..LANES {
         // The closed form is in the scaled group's terms; undoing that is exact but for an extreme scale,
@@ -229,48 +226,85 @@ fn fit_in<const ROUNDS: bool>(
         let closed = rounded(if sums.qq[l] > 0.0 { closed } else { scale[l] }, format);
         refined[l] = if closed <= largest(format) { closed } else { scale[l] };
     }
-    let again = errors::<ROUNDS>(w, &times(&refined, &toward_one), grid);
+    let again = errors(m, w, &times(&refined, &toward_one), grid);
     for l in 0..LANES {
         let better = again[l] < sums.error[l];
         sums.error[l] = if better { again[l] } else { sums.error[l] };
         scale[l] = if better { refined[l] } else { scale[l] };
     }
-    let clamped = assign(w, &times(&scale, &toward_one), grid, &mut scratch.q);
+    let assigned = assign(m, scratch, groups.len, &scale, &toward_one, grid, q);
     let mut fits = [Fit { scale: 0.0, error: 0.0, energy: 0.0, saturated: 0, exact: true }; LANES];
-    let lanes = groups.weights.chunks_exact(groups.len).zip(q.chunks_exact_mut(groups.len));
-    for (l, (group, q)) in lanes.enumerate() {
+    for l in 0..LANES {
         let undo = 1.0 / f64::from(toward_one[l]);
         fits[l] = Fit {
             scale: if max[l] > 0.0 { scale[l] } else { 0.0 },
             error: sums.error[l] * undo * undo,
             energy: sums.ww[l] * undo * undo,
-            saturated: clamped[l].into(),
-            exact: collect(&scratch.q, l, group, scale[l], q),
+            saturated: assigned.clamped[l].into(),
+            exact: assigned.differ[l] == 0,
         };
     }
     Ok(fits)
 }
 
-/// The groups, scaled, a group a lane; lanes without a group are zero, which adds nothing to any sum.
+/// The bits of the groups' weights, a group a lane, and each group's largest magnitude. Lanes without a group are
+/// zero, which adds nothing to any sum.
 #[inline(always)]
-fn spread(groups: Groups<'_>, toward_one: &Lanes, w: &mut Vec<Lanes>) {
-    w.clear();
-    w.resize(groups.len, [0.0; LANES]);
-    for (lane, group) in groups.weights.chunks_exact(groups.len).enumerate() {
-        for (w, &weight) in w.iter_mut().zip(group) {
-            w[lane] = weight * toward_one[lane];
+fn spread<M: Machine>(m: M, groups: Groups<'_>, bits: &mut Vec<Column<u32>>) -> Lanes {
+    bits.resize(groups.len.next_multiple_of(LANES), Column([0; LANES]));
+    let none = m.words(&[0; LANES]);
+    let mut most = none;
+    for (at, columns) in bits.as_chunks_mut::<LANES>().0.iter_mut().enumerate() {
+        let mut rows = [none; LANES];
+        for (row, group) in rows.iter_mut().zip(groups.weights.chunks_exact(groups.len)) {
+            let words: &[u32] = bytemuck::cast_slice(&group[at * LANES..]);
+            *row = match words.first_chunk() {
+                Some(words) => m.words(words),
+                None => {
+                    let mut part = [0; LANES];
+                    part[..words.len()].copy_from_slice(words);
+                    m.words(&part)
+                }
+            };
         }
+        for (column, words) in columns.iter_mut().zip(m.turn(rows)) {
+            most = m.magnitude(most, words);
+            column.0 = m.word_lanes(words);
+        }
+    }
+    m.word_lanes(most).map(f32::from_bits)
+}
+
+/// The weights, scaled.
+#[inline(always)]
+fn shrink<M: Machine>(m: M, bits: &[Column<u32>], toward_one: &Lanes, w: &mut Vec<Column>) {
+    w.resize(bits.len(), Column([0.0; LANES]));
+    let toward_one = m.floats(toward_one);
+    for (Column(w), Column(bits)) in w.iter_mut().zip(bits) {
+        *w = m.lanes(m.mul(m.floats(bytemuck::cast_ref(bits)), toward_one));
     }
 }
 
-/// One lane's integers, and whether they give the group's weights back exactly.
+/// Whether each group, of largest magnitude `max`, can be fitted.
 #[inline(always)]
-fn collect(from: &[Lanes<i8>], lane: usize, group: &[f32], scale: f32, q: &mut [i8]) -> bool {
-    for (q, from) in q.iter_mut().zip(from) {
-        *q = from[lane];
+fn check(max: &Lanes, grid: Grid, format: ScaleFormat) -> Result<(), Unfit> {
+    let mut unfit = 0;
+    for &max in max {
+        let overflows = rounded(max / grid.hi, format) > largest(format);
+        unfit |= u32::from(overflows) | u32::from(!max.is_finite());
     }
-    let differs = |(&q, &w): (&i8, &f32)| u32::from(f32::from(q) * scale != w);
-    q.iter().zip(group).map(differs).fold(0, |any, one| any | one) == 0
+    if unfit == 0 {
+        return Ok(());
+    }
+    for (lane, &max) in max.iter().enumerate() {
+        if !max.is_finite() {
+            return Err(Unfit::NonFinite(lane));
+        }
+        if rounded(max / grid.hi, format) > largest(format) {
+            return Err(Unfit::Overflow(lane, max));
+        }
+    }
+    Ok(())
 }
 
 #[inline(always)]
@@ -293,66 +327,124 @@ fn inverse(s: &Lanes) -> Lanes {
 
 /// The scale of least error in each lane, the first of equals.
 #[inline(always)]
-fn best<const ROUNDS: bool>(
-    w: &[Lanes],
-    scales: &[Lanes; CANDIDATES],
+fn best<M: Machine>(
+    m: M,
+    w: &[Column],
+    max: &Lanes,
     toward_one: &Lanes,
     grid: Grid,
+    format: ScaleFormat,
 ) -> Lanes {
-    let mut errors = [[0.0f64; LANES]; CANDIDATES];
-    for block in w.chunks(TERMS) {
-        // Kept apart from the folding, which has half as many lanes a register.
-        let mut sums = [[0.0f32; LANES]; CANDIDATES];
-        for (scales, sums) in scales.iter().zip(&mut sums) {
-            let s = times(scales, toward_one);
-            *sums = errors_of::<ROUNDS>(block, &s, &inverse(&s), grid);
+    let [mut scales, mut s, mut inverses] = [[[0.0; LANES]; CANDIDATES]; 3];
+    for k in 0..CANDIDATES {
+        let shrink = 1.0 - k as f32 * grid.step;
+        for l in 0..LANES {
+            scales[k][l] = rounded(max[l] / grid.hi * shrink, format);
         }
-        for (errors, sums) in errors.iter_mut().zip(&sums) {
-            for l in 0..LANES {
-                errors[l] += f64::from(sums[l]);
+        s[k] = times(&scales[k], toward_one);
+        inverses[k] = inverse(&s[k]);
+    }
+    let (s, inverses) = (s.as_chunks::<TOGETHER>().0, inverses.as_chunks::<TOGETHER>().0);
+    // Products and their rounding grow with the factors, and scales fall from candidate to candidate: the integer of the
+    // largest magnitude at the last one bounds them all.
+    let largest = m.floats(&times(max, toward_one));
+    let mut clamps = [Clamps::Both; CANDIDATES / TOGETHER];
+    for (clamps, inverses) in clamps.iter_mut().zip(inverses) {
+        let q = m.nearest(m.mul(largest, m.floats(&inverses[TOGETHER - 1])));
+        *clamps = grid.clamps(m.most(q));
+    }
+    let mut errors = [m.doubles(&[0.0; LANES]); CANDIDATES];
+    for block in w.chunks(TERMS) {
+        let totals = errors.as_chunks_mut::<TOGETHER>().0;
+        for (((totals, s), inverses), clamps) in totals.iter_mut().zip(s).zip(inverses).zip(clamps) {
+            let sums = match clamps {
+                Clamps::Neither => errors_of::<M, TOGETHER, false, false>(m, block, s, inverses, grid),
+                Clamps::High => errors_of::<M, TOGETHER, true, false>(m, block, s, inverses, grid),
+                Clamps::Both => errors_of::<M, TOGETHER, true, true>(m, block, s, inverses, grid),
+            };
+            for (total, sum) in totals.iter_mut().zip(sums) {
+                *total = m.fold(*total, sum);
             }
         }
     }
-    let (mut at, mut least) = ([0.0; LANES], errors[0]);
-    for (k, errors) in errors.iter().enumerate().skip(1) {
-        for l in 0..LANES {
-            let better = errors[l] < least[l];
-            at[l] = if better { k as f64 } else { at[l] };
-            least[l] = if better { errors[l] } else { least[l] };
-        }
+    let zero = m.doubles(&[0.0; LANES]);
+    let mut scale = m.fold(zero, m.floats(&scales[0]));
+    let mut least = errors[0];
+    for (scales, &errors) in scales.iter().zip(&errors).skip(1) {
+        // As wide as the errors are, exactly.
+        scale = m.choose(errors, least, m.fold(zero, m.floats(scales)), scale);
+        least = m.choose(errors, least, errors, least);
     }
-    let mut scale = [0.0; LANES];
-    for l in 0..LANES {
-        scale[l] = scales[at[l] as usize][l];
-    }
-    scale
+    m.double_lanes(scale).map(|scale| scale as f32)
 }
 
-/// Σ (w − q·s)² over a block.
+/// Σ (w − q·s)² over a block, at some scales; `HIGH` and `LOW`: whether to clamp.
 #[inline(always)]
-fn errors_of<const ROUNDS: bool>(block: &[Lanes], s: &Lanes, inverse: &Lanes, grid: Grid) -> Lanes {
-    let mut sum = [0.0; LANES];
-    for w in block {
-        for l in 0..LANES {
-            let r = w[l] - grid.nearest::<ROUNDS>(w[l] * inverse[l]) * s[l];
-            sum[l] += r * r;
+fn errors_of<M: Machine, const N: usize, const HIGH: bool, const LOW: bool>(
+    m: M,
+    block: &[Column],
+    s: &[Lanes; N],
+    inverses: &[Lanes; N],
+    grid: Grid,
+) -> [M::Float; N] {
+    let limits = [m.floats(&[grid.lo; LANES]), m.floats(&[grid.hi; LANES])];
+    let zero = m.floats(&[0.0; LANES]);
+    let [mut scales, mut inverse, mut sums] = [[zero; N]; 3];
+    for k in 0..N {
+        scales[k] = m.floats(&s[k]);
+        inverse[k] = m.floats(&inverses[k]);
+    }
+    if M::MANY {
+        for Column(w) in block {
+            let w = m.floats(w);
+            for k in 0..N {
+                let square = square_of::<M, HIGH, LOW>(m, w, scales[k], inverse[k], limits);
+                sums[k] = m.add(sums[k], square);
+            }
+        }
+    } else {
+        for k in 0..N {
+            let mut sum = zero;
+            for Column(w) in block {
+                let square = square_of::<M, HIGH, LOW>(m, m.floats(w), scales[k], inverse[k], limits);
+                sum = m.add(sum, square);
+            }
+            sums[k] = sum;
         }
     }
-    sum
+    sums
+}
+
+/// (w − q·s)².
+#[inline(always)]
+fn square_of<M: Machine, const HIGH: bool, const LOW: bool>(
+    m: M,
+    w: M::Float,
+    s: M::Float,
+    inverse: M::Float,
+    [lo, hi]: [M::Float; 2],
+) -> M::Float {
+    let mut q = m.nearest(m.mul(w, inverse));
+    if HIGH {
+        q = m.at_most(hi, q);
+    }
+    if LOW {
+        q = m.at_least(lo, q);
+    }
+    let r = m.sub(w, m.mul(q, s));
+    m.mul(r, r)
 }
 
 /// Σ (w − q·s)².
 #[inline(always)]
-fn errors<const ROUNDS: bool>(w: &[Lanes], s: &Lanes, grid: Grid) -> Lanes<f64> {
+fn errors<M: Machine>(m: M, w: &[Column], s: &Lanes, grid: Grid) -> Lanes<f64> {
     let inverse = inverse(s);
-    let mut total = [0.0; LANES];
+    let mut total = m.doubles(&[0.0; LANES]);
     for block in w.chunks(TERMS) {
-        let sum = errors_of::<ROUNDS>(block, s, &inverse, grid);
-        for l in 0..LANES {
-            total[l] += f64::from(sum[l]);
-        }
+        let [sum] = errors_of::<M, 1, true, true>(m, block, &[*s], &[inverse], grid);
+        total = m.fold(total, sum);
     }
-    total
+    m.double_lanes(total)
 }
 
 struct Sums {
@@ -364,49 +456,85 @@ struct Sums {
 
 /// The sums at one scale a lane, in the scaled groups' terms.
 #[inline(always)]
-fn measure<const ROUNDS: bool>(w: &[Lanes], s: &Lanes, grid: Grid) -> Sums {
-    let inverse = inverse(s);
-    let zero = [0.0; LANES];
-    let mut total = Sums { error: zero, wq: zero, qq: zero, ww: zero };
+fn measure<M: Machine>(m: M, w: &[Column], s: &Lanes, grid: Grid) -> Sums {
+    let (s, inverse) = (m.floats(s), m.floats(&inverse(s)));
+    let (lo, hi) = (m.floats(&[grid.lo; LANES]), m.floats(&[grid.hi; LANES]));
+    let mut totals = [m.doubles(&[0.0; LANES]); 4];
     for block in w.chunks(TERMS) {
-        let [mut error, mut wq, mut qq, mut ww] = [[0.0; LANES]; 4];
-        for w in block {
-            for l in 0..LANES {
-                let q = grid.nearest::<ROUNDS>(w[l] * inverse[l]);
-                let r = w[l] - q * s[l];
-                error[l] += r * r;
-                wq[l] += w[l] * q;
-                qq[l] += q * q;
-                ww[l] += w[l] * w[l];
-            }
+        let [mut error, mut wq, mut qq, mut ww] = [m.floats(&[0.0; LANES]); 4];
+        for Column(w) in block {
+            let w = m.floats(w);
+            let q = m.at_least(lo, m.at_most(hi, m.nearest(m.mul(w, inverse))));
+            let r = m.sub(w, m.mul(q, s));
+            error = m.add(error, m.mul(r, r));
+            wq = m.add(wq, m.mul(w, q));
+            qq = m.add(qq, m.mul(q, q));
+            ww = m.add(ww, m.mul(w, w));
         }
-        for l in 0..LANES {
-            total.error[l] += f64::from(error[l]);
-            total.wq[l] += f64::from(wq[l]);
-            total.qq[l] += f64::from(qq[l]);
-            total.ww[l] += f64::from(ww[l]);
+        for (total, sum) in totals.iter_mut().zip([error, wq, qq, ww]) {
+            *total = m.fold(*total, sum);
         }
     }
-    total
+    let [error, wq, qq, ww] = totals;
+    Sums {
+        error: m.double_lanes(error),
+        wq: m.double_lanes(wq),
+        qq: m.double_lanes(qq),
+        ww: m.double_lanes(ww),
+    }
 }
 
-/// Writes the integers, and how many of each lane were clamped.
+struct Assigned {
+    /// Weights beyond the integer range.
+    clamped: Lanes<u32>,
+    /// Weights that f32(q) · scale is not exactly.
+    differ: Lanes<u32>,
+}
+
+/// Writes the integers as the groups, of `len` weights each, lie.
 #[inline(always)]
-fn assign(w: &[Lanes], s: &Lanes, grid: Grid, q: &mut Vec<Lanes<i8>>) -> Lanes<u32> {
-    let inverse = inverse(s);
-    let mut clamped = [0; LANES];
-    q.clear();
-    q.resize(w.len(), [0; LANES]);
-    for (w, q) in w.iter().zip(q) {
-        for l in 0..LANES {
-            let free = (w[l] * inverse[l] + ROUND) - ROUND;
-            let x = grid.clamp(free);
-            clamped[l] += u32::from(x != free);
-            // The low bits of x + ROUND are the integer in two's complement.
-            q[l] = (x + ROUND).to_bits() as i8;
+fn assign<M: Machine>(
+    m: M,
+    scratch: &Scratch,
+    len: usize,
+    scale: &Lanes,
+    toward_one: &Lanes,
+    grid: Grid,
+    q: &mut [i8],
+) -> Assigned {
+    // A word holds a lane's integers of four columns.
+    const WORD: usize = 4;
+    let inverse = m.floats(&inverse(&times(scale, toward_one)));
+    let scale = m.floats(scale);
+    let (lo, hi) = (m.floats(&[grid.lo; LANES]), m.floats(&[grid.hi; LANES]));
+    let round = m.floats(&[ROUND; LANES]);
+    let none = m.words(&[0; LANES]);
+    let (mut clamped, mut differ) = (none, none);
+    let blocks = scratch.w.chunks(WORD * LANES).zip(scratch.bits.chunks(WORD * LANES));
+    for (at, (w, bits)) in blocks.enumerate() {
+        let mut words = [none; LANES];
+        for (words, (w, bits)) in words.iter_mut().zip(w.chunks(WORD).zip(bits.chunks(WORD))) {
+            for (at, (Column(w), Column(bits))) in w.iter().zip(bits).enumerate() {
+                let free = m.nearest(m.mul(m.floats(w), inverse));
+                let x = m.at_least(lo, m.at_most(hi, free));
+                clamped = m.count(clamped, x, free);
+                differ = m.count(differ, m.mul(x, scale), m.floats(bytemuck::cast_ref(bits)));
+                // The low bits of x + ROUND are the integer in two's complement.
+                *words = m.place(*words, at, m.add(x, round));
+            }
+        }
+        for (q, words) in q.chunks_exact_mut(len).zip(m.turn(words)) {
+            let words = m.word_lanes(words);
+            let bytes: &[[i8; LANES]; WORD] = bytemuck::cast_ref(&words);
+            for (q, bytes) in q[at * WORD * LANES..].chunks_mut(LANES).zip(bytes) {
+                match q.first_chunk_mut() {
+                    Some(whole) => *whole = *bytes,
+                    None => q.copy_from_slice(&bytes[..q.len()]),
+                }
+            }
         }
     }
-    clamped
+    Assigned { clamped: m.word_lanes(clamped), differ: m.word_lanes(differ) }
 }
 
 #[cfg(test)]

@@ -63,11 +63,9 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Elements `range` of a float source, exactly, as binary32.
-    pub fn floats(&self, source: &Source, range: Range<u64>) -> Result<Vec<f32>, QuantizeError> {
-        let raw = self.raw(source, range)?;
-        let mut out = Vec::new();
-        if !widen(source.dtype, &raw, &mut out) {
+    /// The bytes of elements `range` of a float source, which [`widen`] takes.
+    pub fn raw_floats(&self, source: &Source, range: Range<u64>) -> Result<Cow<'a, [u8]>, QuantizeError> {
+        if !matches!(source.dtype, Dtype::F32 | Dtype::F16 | Dtype::BF16) {
             return Err(QuantizeError::Dtype {
                 role: self.role.into(),
                 part: "data",
@@ -75,12 +73,19 @@ impl<'a> Reader<'a> {
                 expected: "F32, F16 or BF16",
             });
         }
+        self.raw(source, range)
+    }
+
+    /// Elements `range` of a float source, exactly, as binary32.
+    pub fn floats(&self, source: &Source, range: Range<u64>) -> Result<Vec<f32>, QuantizeError> {
+        let mut out = Vec::new();
+        widen(source.dtype, &self.raw_floats(source, range)?, &mut out);
         Ok(out)
     }
 }
 
-/// Little-endian floats as binary32, every bit pattern kept that binary32 has. `false` for other dtypes.
-pub(crate) fn widen(dtype: Dtype, raw: &[u8], out: &mut Vec<f32>) -> bool {
+/// Little-endian floats as binary32, every bit pattern kept that binary32 has; none of other dtypes.
+pub(crate) fn widen(dtype: Dtype, raw: &[u8], out: &mut Vec<f32>) {
     out.clear();
     match dtype {
         Dtype::F32 => out.extend(raw.as_chunks().0.iter().map(|&b| f32::from_le_bytes(b))),
@@ -92,9 +97,8 @@ pub(crate) fn widen(dtype: Dtype, raw: &[u8], out: &mut Vec<f32>) -> bool {
             out.resize(halves.len(), 0.0);
             halves.convert_to_f32_slice(out);
         }
-        _ => return false,
+        _ => {}
     }
-    true
 }
 
 /// The elements of `values` in a narrower stored format, little-endian, appended to nothing: `out` has

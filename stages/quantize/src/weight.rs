@@ -141,17 +141,21 @@ impl<'a> Weight<'a> {
     ) -> Result<Integers<'a>, QuantizeError> {
         let group = scaling.group as usize;
         let format = if scaling.scale == Format::F16 { ScaleFormat::F16 } else { ScaleFormat::F32 };
-        let mut values = self.reader.floats(&self.tensor.data, rows.start * cols..rows.end * cols)?;
-        let mut q = vec![0; values.len()];
-        let mut scales = Vec::with_capacity(values.len() / group);
+        let raw = self.reader.raw_floats(&self.tensor.data, rows.start * cols..rows.end * cols)?;
+        let dtype = self.tensor.data.dtype;
+        let mut q = vec![0; raw.len() / dtype.bytes() as usize];
+        let mut scales = Vec::with_capacity(q.len() / group);
         let mut tally = Tally::new();
         let mut scratch = Scratch::default();
         let some = group * search::LANES;
         let mut index = rows.start * cols / group as u64;
-        for (weights, q) in values.chunks_mut(some).zip(q.chunks_mut(some)) {
+        let mut weights = Vec::new();
+        for (raw, q) in raw.chunks(some * dtype.bytes() as usize).zip(q.chunks_mut(some)) {
+            // As many as are fitted at once, which the first cache holds.
+            widen(dtype, raw, &mut weights);
             let mut infinite = Vec::new();
             let fits = loop {
-                let groups = Groups { weights, len: group };
+                let groups = Groups { weights: &weights, len: group };
                 match search::fit(groups, grid, format, &mut scratch, q) {
                     Ok(fits) => break fits,
                     Err(Unfit::NonFinite(lane)) => {
