@@ -12,8 +12,8 @@
 //! device will compute.
 //!
 //! Sixteen groups are worked on side by side, each in a lane of its own. Every operation is one IEEE binary32
-//! operation in the order of the columns; sums are folded into binary64 every 32 terms. So neither the
-//! width of registers nor a group's neighbours change a bit. Each group is scaled by a power of two to near
+//! operation in the order of the columns, or gives the bits of one; sums are folded into binary64 every 32 terms. So
+//! neither the width of registers nor a group's neighbours change a bit. Each group is scaled by a power of two to near
 //! 1 beforehand, so that squares neither overflow nor vanish.
 
 use crate::recipe::ScaleFormat;
@@ -171,7 +171,10 @@ fn fit_avx512(
     scratch: &mut Scratch,
     q: &mut [i8],
 ) -> Result<Lanes<Fit>, Unfit> {
-    fit_in(machine, groups, grid, format, scratch, q)
+    match format {
+        ScaleFormat::F16 => fit_in::<_, true>(machine, groups, grid, format, scratch, q),
+        ScaleFormat::F32 => fit_in::<_, false>(machine, groups, grid, format, scratch, q),
+    }
 }
 
 /// The same operations compiled for registers of 256 bits.
@@ -184,7 +187,7 @@ fn fit_avx2(
     scratch: &mut Scratch,
     q: &mut [i8],
 ) -> Result<Lanes<Fit>, Unfit> {
-    fit_in(Arrays::<true>, groups, grid, format, scratch, q)
+    fit_in::<_, false>(Arrays::<true>, groups, grid, format, scratch, q)
 }
 
 fn fit_portable(
@@ -194,12 +197,14 @@ fn fit_portable(
     scratch: &mut Scratch,
     q: &mut [i8],
 ) -> Result<Lanes<Fit>, Unfit> {
-    fit_in(Arrays::<false>, groups, grid, format, scratch, q)
+    fit_in::<_, false>(Arrays::<false>, groups, grid, format, scratch, q)
 }
 
+/// `EXACT`: whether integers times a scale are exact in binary32, as a binary16's 11 bits times an integer's 8 are. A
+/// fused operation then rounds as the two do.
 #[inline(always)]
-fn fit_in(
-    m: impl Machine,
+fn fit_in<M: Machine, const EXACT: bool>(
+    m: M,
     groups: Groups<'_>,
     grid: Grid,
     format: ScaleFormat,
@@ -216,8 +221,8 @@ fn fit_in(
     shrink(m, &scratch.bits, &toward_one, &mut scratch.w);
     let w = &scratch.w[..];
 
-    let mut scale = best(m, w, &max, &toward_one, grid, format);
-    let mut sums = measure(m, w, &times(&scale, &toward_one), grid);
+    let mut scale = best::<M, EXACT>(m, w, &max, &toward_one, grid, format);
+    let mut sums = measure::<M, EXACT>(m, w, &times(&scale, &toward_one), grid);
     let mut refined = scale;
     for l in 0..LANES {
         // The closed form is in the scaled group's terms; undoing that is exact but for an extreme scale,
@@ -226,7 +231,7 @@ fn fit_in(
         let closed = rounded(if sums.qq[l] > 0.0 { closed } else { scale[l] }, format);
         refined[l] = if closed <= largest(format) { closed } else { scale[l] };
     }
-    let again = errors(m, w, &times(&refined, &toward_one), grid);
+    let again = errors::<M, EXACT>(m, w, &times(&refined, &toward_one), grid);
     for l in 0..LANES {
         let better = again[l] < sums.error[l];
         sums.error[l] = if better { again[l] } else { sums.error[l] };
@@ -254,8 +259,8 @@ fn spread<M: Machine>(m: M, groups: Groups<'_>, bits: &mut Vec<Column<u32>>) -> 
     bits.resize(groups.len.next_multiple_of(LANES), Column([0; LANES]));
     let none = m.words(&[0; LANES]);
     let mut most = none;
+    let mut rows = [none; LANES];
     for (at, columns) in bits.as_chunks_mut::<LANES>().0.iter_mut().enumerate() {
-        let mut rows = [none; LANES];
         for (row, group) in rows.iter_mut().zip(groups.weights.chunks_exact(groups.len)) {
             let words: &[u32] = bytemuck::cast_slice(&group[at * LANES..]);
             *row = match words.first_chunk() {
@@ -327,7 +332,7 @@ fn inverse(s: &Lanes) -> Lanes {
 
 /// The scale of least error in each lane, the first of equals.
 #[inline(always)]
-fn best<M: Machine>(
+fn best<M: Machine, const EXACT: bool>(
     m: M,
     w: &[Column],
     max: &Lanes,
@@ -358,9 +363,9 @@ fn best<M: Machine>(
         let totals = errors.as_chunks_mut::<TOGETHER>().0;
         for (((totals, s), inverses), clamps) in totals.iter_mut().zip(s).zip(inverses).zip(clamps) {
             let sums = match clamps {
-                Clamps::Neither => errors_of::<M, TOGETHER, false, false>(m, block, s, inverses, grid),
-                Clamps::High => errors_of::<M, TOGETHER, true, false>(m, block, s, inverses, grid),
-                Clamps::Both => errors_of::<M, TOGETHER, true, true>(m, block, s, inverses, grid),
+                Clamps::Neither => errors_of::<M, TOGETHER, EXACT, false, false>(m, block, s, inverses, grid),
+                Clamps::High => errors_of::<M, TOGETHER, EXACT, true, false>(m, block, s, inverses, grid),
+                Clamps::Both => errors_of::<M, TOGETHER, EXACT, true, true>(m, block, s, inverses, grid),
             };
             for (total, sum) in totals.iter_mut().zip(sums) {
                 *total = m.fold(*total, sum);
@@ -380,7 +385,7 @@ fn best<M: Machine>(
 
 /// Σ (w − q·s)² over a block, at some scales; `HIGH` and `LOW`: whether to clamp.
 #[inline(always)]
-fn errors_of<M: Machine, const N: usize, const HIGH: bool, const LOW: bool>(
+fn errors_of<M: Machine, const N: usize, const EXACT: bool, const HIGH: bool, const LOW: bool>(
     m: M,
     block: &[Column],
     s: &[Lanes; N],
@@ -398,7 +403,7 @@ fn errors_of<M: Machine, const N: usize, const HIGH: bool, const LOW: bool>(
         for Column(w) in block {
             let w = m.floats(w);
             for k in 0..N {
-                let square = square_of::<M, HIGH, LOW>(m, w, scales[k], inverse[k], limits);
+                let square = square_of::<M, EXACT, HIGH, LOW>(m, w, scales[k], inverse[k], limits);
                 sums[k] = m.add(sums[k], square);
             }
         }
@@ -406,7 +411,7 @@ fn errors_of<M: Machine, const N: usize, const HIGH: bool, const LOW: bool>(
         for k in 0..N {
             let mut sum = zero;
             for Column(w) in block {
-                let square = square_of::<M, HIGH, LOW>(m, m.floats(w), scales[k], inverse[k], limits);
+                let square = square_of::<M, EXACT, HIGH, LOW>(m, m.floats(w), scales[k], inverse[k], limits);
                 sum = m.add(sum, square);
             }
             sums[k] = sum;
@@ -417,7 +422,7 @@ fn errors_of<M: Machine, const N: usize, const HIGH: bool, const LOW: bool>(
 
 /// (w − q·s)².
 #[inline(always)]
-fn square_of<M: Machine, const HIGH: bool, const LOW: bool>(
+fn square_of<M: Machine, const EXACT: bool, const HIGH: bool, const LOW: bool>(
     m: M,
     w: M::Float,
     s: M::Float,
@@ -431,17 +436,23 @@ fn square_of<M: Machine, const HIGH: bool, const LOW: bool>(
     if LOW {
         q = m.at_least(lo, q);
     }
-    let r = m.sub(w, m.mul(q, s));
+    let r = rest::<M, EXACT>(m, w, q, s);
     m.mul(r, r)
+}
+
+/// w − q·s.
+#[inline(always)]
+fn rest<M: Machine, const EXACT: bool>(m: M, w: M::Float, q: M::Float, s: M::Float) -> M::Float {
+    if EXACT { m.sub_exact(w, q, s) } else { m.sub(w, m.mul(q, s)) }
 }
 
 /// Σ (w − q·s)².
 #[inline(always)]
-fn errors<M: Machine>(m: M, w: &[Column], s: &Lanes, grid: Grid) -> Lanes<f64> {
+fn errors<M: Machine, const EXACT: bool>(m: M, w: &[Column], s: &Lanes, grid: Grid) -> Lanes<f64> {
     let inverse = inverse(s);
     let mut total = m.doubles(&[0.0; LANES]);
     for block in w.chunks(TERMS) {
-        let [sum] = errors_of::<M, 1, true, true>(m, block, &[*s], &[inverse], grid);
+        let [sum] = errors_of::<M, 1, EXACT, true, true>(m, block, &[*s], &[inverse], grid);
         total = m.fold(total, sum);
     }
     m.double_lanes(total)
@@ -456,7 +467,7 @@ struct Sums {
 
 /// The sums at one scale a lane, in the scaled groups' terms.
 #[inline(always)]
-fn measure<M: Machine>(m: M, w: &[Column], s: &Lanes, grid: Grid) -> Sums {
+fn measure<M: Machine, const EXACT: bool>(m: M, w: &[Column], s: &Lanes, grid: Grid) -> Sums {
     let (s, inverse) = (m.floats(s), m.floats(&inverse(s)));
     let (lo, hi) = (m.floats(&[grid.lo; LANES]), m.floats(&[grid.hi; LANES]));
     let mut totals = [m.doubles(&[0.0; LANES]); 4];
@@ -465,7 +476,7 @@ fn measure<M: Machine>(m: M, w: &[Column], s: &Lanes, grid: Grid) -> Sums {
         for Column(w) in block {
             let w = m.floats(w);
             let q = m.at_least(lo, m.at_most(hi, m.nearest(m.mul(w, inverse))));
-            let r = m.sub(w, m.mul(q, s));
+            let r = rest::<M, EXACT>(m, w, q, s);
             error = m.add(error, m.mul(r, r));
             wq = m.add(wq, m.mul(w, q));
             qq = m.add(qq, m.mul(q, q));
@@ -504,13 +515,14 @@ fn assign<M: Machine>(
 ) -> Assigned {
     // A word holds a lane's integers of four columns.
     const WORD: usize = 4;
+    const BLOCK: usize = WORD * LANES;
     let inverse = m.floats(&inverse(&times(scale, toward_one)));
     let scale = m.floats(scale);
     let (lo, hi) = (m.floats(&[grid.lo; LANES]), m.floats(&[grid.hi; LANES]));
     let round = m.floats(&[ROUND; LANES]);
     let none = m.words(&[0; LANES]);
     let (mut clamped, mut differ) = (none, none);
-    let blocks = scratch.w.chunks(WORD * LANES).zip(scratch.bits.chunks(WORD * LANES));
+    let blocks = scratch.w.chunks(BLOCK).zip(scratch.bits.chunks(BLOCK));
     for (at, (w, bits)) in blocks.enumerate() {
         let mut words = [none; LANES];
         for (words, (w, bits)) in words.iter_mut().zip(w.chunks(WORD).zip(bits.chunks(WORD))) {
@@ -523,14 +535,15 @@ fn assign<M: Machine>(
                 *words = m.place(*words, at, m.add(x, round));
             }
         }
-        for (q, words) in q.chunks_exact_mut(len).zip(m.turn(words)) {
-            let words = m.word_lanes(words);
-            let bytes: &[[i8; LANES]; WORD] = bytemuck::cast_ref(&words);
-            for (q, bytes) in q[at * WORD * LANES..].chunks_mut(LANES).zip(bytes) {
-                match q.first_chunk_mut() {
-                    Some(whole) => *whole = *bytes,
-                    None => q.copy_from_slice(&bytes[..q.len()]),
-                }
+        let from = at * BLOCK;
+        let left = BLOCK.min(len - from);
+        for (lane, words) in m.turn(words).into_iter().take(q.len() / len).enumerate() {
+            let bytes: [i8; BLOCK] = bytemuck::cast(m.word_lanes(words));
+            let q = &mut q[lane * len + from..];
+            match q.first_chunk_mut() {
+                // What lies beyond a group that is shorter is written next.
+                Some(whole) if at == 0 || left == BLOCK => *whole = bytes,
+                _ => q[..left].copy_from_slice(&bytes[..left]),
             }
         }
     }

@@ -37,6 +37,8 @@ pub(crate) struct Tally {
     error: f64,
     energy: f64,
     worst: Option<WorstGroup>,
+    /// The largest squared relative error of a group that was added; `worst` is at least as bad.
+    squared: f64,
     pub saturated: u64,
     pub non_finite: u64,
     pub lossless: bool,
@@ -45,15 +47,26 @@ pub(crate) struct Tally {
 impl Tally {
     /// Of no groups.
     pub const fn new() -> Tally {
-        Tally { error: 0.0, energy: 0.0, worst: None, saturated: 0, non_finite: 0, lossless: true }
+        Tally {
+            error: 0.0,
+            energy: 0.0,
+            worst: None,
+            squared: 0.0,
+            saturated: 0,
+            non_finite: 0,
+            lossless: true,
+        }
     }
 
     /// Adds a group of squared error and squared size.
     pub fn group(&mut self, index: u64, error: f64, energy: f64) {
         self.error += error;
         self.energy += energy;
-        if error > 0.0 {
-            self.worse(WorstGroup { index, relative_error: (error / energy).sqrt() });
+        // Roots are in the order of their squares: most groups need none.
+        let squared = error / energy;
+        if error > 0.0 && squared > self.squared {
+            self.squared = squared;
+            self.worse(WorstGroup { index, relative_error: squared.sqrt() });
         }
     }
 

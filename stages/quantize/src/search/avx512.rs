@@ -86,6 +86,11 @@ impl Machine for Avx512 {
     }
 
     #[inline(always)]
+    fn sub_exact(self, w: __m512, q: __m512, s: __m512) -> __m512 {
+        unsafe { _mm512_fnmadd_ps(q, s, w) }
+    }
+
+    #[inline(always)]
     fn nearest(self, x: __m512) -> __m512 {
         unsafe { _mm512_roundscale_ps::<{ _MM_FROUND_TO_NEAREST_INT }>(x) }
     }

@@ -27,6 +27,8 @@ pub(super) trait Machine: Copy {
     fn add(self, a: Self::Float, b: Self::Float) -> Self::Float;
     fn sub(self, a: Self::Float, b: Self::Float) -> Self::Float;
     fn mul(self, a: Self::Float, b: Self::Float) -> Self::Float;
+    /// w − q·s, for a product that is exact.
+    fn sub_exact(self, w: Self::Float, q: Self::Float, s: Self::Float) -> Self::Float;
     /// The nearest integer of |x| < 2^22, ties to even. The sign of a zero is open: it changes no sum, error nor integer.
     fn nearest(self, x: Self::Float) -> Self::Float;
     /// `limit` where x is more.
@@ -39,13 +41,7 @@ pub(super) trait Machine: Copy {
     /// `total` + x.
     fn fold(self, total: Self::Double, x: Self::Float) -> Self::Double;
     /// x where a < b, else y.
-    fn choose(
-        self,
-        a: Self::Double,
-        b: Self::Double,
-        x: Self::Double,
-        y: Self::Double,
-    ) -> Self::Double;
+    fn choose(self, a: Self::Double, b: Self::Double, x: Self::Double, y: Self::Double) -> Self::Double;
 
     /// The larger of `most` and the bits of a float without its sign.
     fn magnitude(self, most: Self::Word, bits: Self::Word) -> Self::Word;
@@ -120,6 +116,11 @@ impl<const ROUNDS: bool> Machine for Arrays<ROUNDS> {
             a[l] *= b[l];
         }
         a
+    }
+
+    #[inline(always)]
+    fn sub_exact(self, w: Lanes, q: Lanes, s: Lanes) -> Lanes {
+        self.sub(w, self.mul(q, s))
     }
 
     #[inline(always)]
