@@ -57,12 +57,11 @@ fn in_order(w: &[f32], grid: Grid, format: ScaleFormat) -> (Fit, Vec<i8>) {
     (fit, q)
 }
 
+/// What a search comes to, and the integers.
+type Found = (Result<Lanes<Fit>, Unfit>, Vec<i8>);
+
 /// What each kind of processor makes of some groups: all of this one's, and the portable way.
-fn all_widths(
-    groups: Groups<'_>,
-    grid: Grid,
-    format: ScaleFormat,
-) -> Vec<(Result<Lanes<Fit>, Unfit>, Vec<i8>)> {
+fn all_widths(groups: Groups<'_>, grid: Grid, format: ScaleFormat) -> Vec<Found> {
     type Width =
         unsafe fn(Groups<'_>, Grid, ScaleFormat, &mut Scratch, &mut [i8]) -> Result<Lanes<Fit>, Unfit>;
     let mut widths: Vec<Width> = vec![fit, fit_portable];
