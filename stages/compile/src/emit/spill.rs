@@ -24,7 +24,7 @@ struct Wait {
 }
 
 /// The most values that are sent to wait; a program that needs more would spend its time on that, and the compiler too.
-const MOST: usize = 256;
+const MOST: usize = 32;
 
 /// Places LRM below `limit`, with values sent to L2 where that is needed.
 ///
@@ -36,7 +36,7 @@ pub fn lrm(p: &mut Program, limit: u64) -> Result<Placed, NoRoom> {
             Err(room) => room,
             placed => return placed,
         };
-        let Some(wait) = best(p, room.at) else { return Err(room) };
+        let Some(wait) = best(p, room.at, limit) else { return Err(room) };
         store_and_load(p, wait);
     }
     place::lrm(p, limit)
@@ -52,8 +52,9 @@ fn places(p: &Program) -> Vec<(usize, usize)> {
     places
 }
 
-/// The wait across an item that frees most, the longest of those.
-fn best(p: &Program, at: usize) -> Option<Wait> {
+/// The wait across an item that frees most, the longest of those; `None` also where all of them together would not free
+/// enough.
+fn best(p: &Program, at: usize, limit: u64) -> Option<Wait> {
     let places = places(p);
     let (begin, end) = places[at];
     let mut before: Vec<Option<usize>> = vec![None; p.lrm.len()];
@@ -69,15 +70,22 @@ fn best(p: &Program, at: usize) -> Option<Wait> {
             }
         }
     }
+    // one that is named here cannot wait, and has to have room
+    let here = (0..p.lrm.len()).filter(|&b| before[b].is_some_and(|i| i >= begin));
+    if here.map(|b| p.lrm[b]).sum::<u64>() > limit {
+        return None;
+    }
     let waits = (0..p.lrm.len()).filter_map(|b| {
-        // one that is named here cannot wait
         let (last, next) = (before[b].filter(|&i| i < begin)?, after[b]?);
+        Some((b, last, next, places[last].1, places[next].0))
+    });
+    let mut waits: Vec<_> = waits.collect();
+    waits.sort_by_key(|&(b, _, _, from, to)| (p.lrm[b], to - from));
+    waits.into_iter().rev().find_map(|(b, last, next, from, to)| {
         let (format, src) = whole(p, b, last)?;
-        let (from, to) = (places[last].1, places[next].0);
         let src = [src, source(&p.items[next])];
         Some(Wait { buf: LrmId(b as u32), format, from, to, src })
-    });
-    waits.max_by_key(|w| (p.lrm[w.buf.0 as usize], w.to - w.from))
+    })
 }
 
 fn source(item: &Item) -> u16 {
