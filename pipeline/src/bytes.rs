@@ -6,7 +6,7 @@ use crate::env::Env;
 use crate::queries::Fetched;
 use mica_cache::{Blob, CacheError, Digest};
 use mica_fetch::{DeliveryFiles, TensorEntry};
-use mica_pack::{Lies, Source};
+use mica_pack::{Place, Source};
 use mica_quantize::TensorBytes;
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -14,15 +14,15 @@ use std::collections::hash_map::Entry;
 use std::io;
 use std::ops::Range;
 
-enum Place {
-    Delivered(TensorEntry, Lies),
+enum Kept {
+    Delivered(TensorEntry, Place),
     Stored(Blob),
 }
 
 /// Tensors by digest, for one stage body.
 pub struct DeliveredBytes<'a> {
     delivery: &'a OpenDelivery,
-    places: HashMap<Digest, Place>,
+    kept: HashMap<Digest, Kept>,
 }
 
 impl<'a> DeliveredBytes<'a> {
@@ -32,29 +32,28 @@ impl<'a> DeliveredBytes<'a> {
         env: &Env,
         delivery: &'a OpenDelivery,
         fetched: &Fetched,
-        lies: Vec<(Digest, Lies)>,
+        delivered: impl IntoIterator<Item = (Digest, Place)>,
         stored: impl IntoIterator<Item = (Digest, Digest)>,
     ) -> Result<DeliveredBytes<'a>, BodyError> {
-        let mut places = HashMap::new();
-        for (digest, lies) in lies {
-            if let (Entry::Vacant(place), Some(entry)) = (places.entry(digest), fetched.place(lies.tensor()))
-            {
-                place.insert(Place::Delivered(entry.clone(), lies));
+        let mut kept = HashMap::new();
+        for (digest, place) in delivered {
+            if let (Entry::Vacant(free), Some(entry)) = (kept.entry(digest), fetched.place(place.tensor())) {
+                free.insert(Kept::Delivered(entry.clone(), place));
             }
         }
         for (tensor, blob) in stored {
-            if let Entry::Vacant(e) = places.entry(tensor) {
-                e.insert(Place::Stored(env.cache.get(blob)?.ok_or(BodyError::Lost(blob))?));
+            if let Entry::Vacant(e) = kept.entry(tensor) {
+                e.insert(Kept::Stored(env.cache.get(blob)?.ok_or(BodyError::Lost(blob))?));
             }
         }
-        Ok(DeliveredBytes { delivery, places })
+        Ok(DeliveredBytes { delivery, kept })
     }
 
     /// Fails where a delivery file is no longer what it was when its digests were taken.
     pub fn unchanged(&self) -> Result<(), BodyError> {
-        self.places.values().try_for_each(|p| match p {
-            Place::Delivered(e, _) => self.delivery.unchanged(e).map_err(BodyError::environment),
-            Place::Stored(_) => Ok(()),
+        self.kept.values().try_for_each(|p| match p {
+            Kept::Delivered(e, _) => self.delivery.unchanged(e).map_err(BodyError::environment),
+            Kept::Stored(_) => Ok(()),
         })
     }
 
@@ -90,16 +89,16 @@ impl<'a> DeliveredBytes<'a> {
 
 impl TensorBytes for DeliveredBytes<'_> {
     fn bytes(&self, source: &Source, range: Range<u64>) -> io::Result<Cow<'_, [u8]>> {
-        match self.places.get(&source.digest) {
-            Some(Place::Delivered(e, lies)) => lies.read(range, |stored| self.delivered(e, stored)),
-            Some(Place::Stored(blob)) => Ok(Cow::Borrowed(&blob[range.start as usize..range.end as usize])),
+        match self.kept.get(&source.digest) {
+            Some(Kept::Delivered(e, place)) => place.read(range, |stored| self.delivered(e, stored)),
+            Some(Kept::Stored(blob)) => Ok(Cow::Borrowed(&blob[range.start as usize..range.end as usize])),
             None => Err(io::Error::other(format!("nothing is called {}", source.digest))),
         }
     }
 
     fn words(&self, source: &Source, range: Range<u64>) -> io::Result<Option<Cow<'_, [u8]>>> {
-        match self.places.get(&source.digest) {
-            Some(Place::Delivered(e, Lies::InWords(words))) => {
+        match self.kept.get(&source.digest) {
+            Some(Kept::Delivered(e, Place::InWords(words))) => {
                 words.words(range, |stored| self.delivered(e, stored))
             }
             _ => Ok(None),

@@ -5,7 +5,7 @@ use super::Refused;
 use super::published::{PartWeights, Published};
 use mica_device::segment::SegmentPlan;
 use mica_digest::Pieces;
-use mica_pack::{Contents, Digest, Dtype, Lies, Resolved, Source, Virtual};
+use mica_pack::{Contents, Digest, Dtype, Place, Resolved, Source, Virtual};
 use mica_quantize::{Recipe, TensorBytes};
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -32,7 +32,7 @@ impl Constants {
         let resolved = Resolved { roles, ..whole.clone() };
         let mut hands = Hands::new(weights.source());
         let packed = mica_pack::pack(&resolved, &mut hands).map_err(|e| Refused(e.to_string()))?;
-        hands.lies.extend(mica_pack::lies(&resolved, &packed));
+        hands.places.extend(mica_pack::places(&resolved, &packed));
         let refused = |e: mica_quantize::QuantizeError| Refused(e.to_string());
         let mut plan = mica_quantize::plan(&packed, recipe).map_err(refused)?;
         let made = mica_quantize::quantize_in_memory(&packed, &plan, &hands, false);
@@ -74,13 +74,13 @@ pub fn within<'n>(name: &'n str, scope: &str) -> Option<&'n str> {
 /// The published tensors, as pack and quantize ask for them. Nothing is kept, so names serve as digests.
 struct Hands<'a> {
     source: &'a Published,
-    lies: HashMap<Digest, Lies>,
+    places: HashMap<Digest, Place>,
     made: HashMap<Digest, Vec<u8>>,
 }
 
 impl Hands<'_> {
     fn new(source: &Published) -> Hands<'_> {
-        Hands { source, lies: HashMap::new(), made: HashMap::new() }
+        Hands { source, places: HashMap::new(), made: HashMap::new() }
     }
 
     fn raw(&self, tensor: &Virtual, range: Range<u64>) -> io::Result<Vec<u8>> {
@@ -117,8 +117,8 @@ impl TensorBytes for Hands<'_> {
         if let Some(made) = self.made.get(&source.digest) {
             return Ok(Cow::Borrowed(&made[range.start as usize..range.end as usize]));
         }
-        match self.lies.get(&source.digest) {
-            Some(lies) => lies.read(range, |stored| self.raw(lies.tensor(), stored).map(Cow::Owned)),
+        match self.places.get(&source.digest) {
+            Some(place) => place.read(range, |stored| self.raw(place.tensor(), stored).map(Cow::Owned)),
             None => Err(io::Error::other("a tensor that was not packed")),
         }
     }

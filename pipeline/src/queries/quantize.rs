@@ -36,8 +36,8 @@ pub fn quantized(db: &dyn Db, model: ModelInput, part: usize) -> Result<Outcome>
     let request = Request { target: &target, recipe, memory: MEMORY, bytes_in: fetched.bytes() };
     action(env, request, || {
         let layer: PackedLayer = load(env, pack::KIND, layer)?;
-        let lies = mica_pack::lies(&resolved, &layer);
-        let bytes = DeliveredBytes::new(env, delivery, &fetched, lies, pack::stored(&packed))?;
+        let places = mica_pack::places(&resolved, &layer);
+        let bytes = DeliveredBytes::new(env, delivery, &fetched, places, pack::stored(&packed))?;
         let mut figures = None;
         let size = plan.plan.bytes;
         let stored = env.cache.put_pieces(size, |blob| {

@@ -7,7 +7,7 @@
 use crate::contents::Contents;
 use crate::dtype::Dtype;
 use crate::error::{PackError, PackFailure};
-use crate::lies::{InWords, Unread};
+use crate::in_words::{InWords, Unread};
 use crate::packed::Source;
 use crate::resolve::{ResolvedRole, Virtual};
 use crate::words::{Packing, Unpack};
@@ -54,11 +54,11 @@ pub(crate) fn in_words<C: Contents>(
         let digest = contents.digest(&role.data).map_err(failed(role))?;
         return Ok(Source { digest, dtype, shape });
     }
-    let lies = InWords::containers(role, unpack);
+    let words = InWords::containers(role, unpack);
     let stored = stored(role, &role.data, contents)?;
-    match four_bits(role, &shape, &Containers::InWords(&lies, &stored), contents)? {
+    match four_bits(role, &shape, &Containers::InWords(&words, &stored), contents)? {
         Some(digest) => Ok(Source { digest, dtype, shape }),
-        None => Ok(named(role, &lies, dtype, &shape, contents)?.0),
+        None => Ok(named(role, &words, dtype, &shape, contents)?.0),
     }
 }
 
@@ -93,9 +93,9 @@ impl Containers<'_> {
                 }
                 buffer
             }
-            Containers::InWords(lies, stored) => {
+            Containers::InWords(words, stored) => {
                 let lent = |number: usize| Ok::<_, Infallible>(Cow::Borrowed(&stored[number][..]));
-                match lies.fill(range, lent, buffer) {
+                match words.fill(range, lent, buffer) {
                     Ok(place) => &buffer[place],
                     Err(_) => unreachable!("all is lent, and containers are no zero points"),
                 }
@@ -181,18 +181,18 @@ fn stored<'c, C: Contents>(
 /// The canonical tensor by content, and whether any byte of it is not 0.
 pub(crate) fn named<C: Contents>(
     role: &ResolvedRole,
-    lies: &InWords,
+    words: &InWords,
     dtype: Dtype,
     shape: &[u64],
     contents: &C,
 ) -> Result<(Source, bool), PackFailure<C::Error>> {
     let pieces = contents.pieces(dtype, shape).map_err(failed(role))?;
-    let stored = stored(role, &lies.tensor, contents)?;
+    let stored = stored(role, &words.tensor, contents)?;
     let lent = |number: usize| Ok::<_, Infallible>(Cow::Borrowed(&stored[number][..]));
     let cuts: Vec<Range<u64>> = pieces.cuts(PIECE).collect();
     let work = cuts.into_par_iter().map_init(Vec::new, |buffer, cut| {
         let at = cut.start;
-        let place = lies.fill(cut, lent, buffer)?;
+        let place = words.fill(cut, lent, buffer)?;
         let bytes = &buffer[place];
         pieces.add(at, bytes);
         Ok(bytes.iter().any(|&byte| byte != 0))
@@ -204,7 +204,7 @@ pub(crate) fn named<C: Contents>(
             Unread::Stored(never) => match never {},
             Unread::Zero { matrix, bad } => PackFailure::Pack(PackError::ZeroPoint {
                 role: role.role.clone(),
-                tensor: lies.tensor.pieces[matrix].clone(),
+                tensor: words.tensor.pieces[matrix].clone(),
                 row: bad.place[0],
                 group: bad.place[1],
                 stored: bad.stored,

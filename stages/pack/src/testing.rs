@@ -3,10 +3,10 @@
 use crate::contents::Contents;
 use crate::dtype::Dtype;
 use crate::error::PackFailure;
-use crate::lies::lies;
 use crate::names::{Names, TensorInfo};
 use crate::pack::pack;
 use crate::packed::{Digest, PackedLayer, Source};
+use crate::place::places;
 use crate::resolve::{Virtual, resolve};
 use crate::scheme::Scheme;
 use mica_digest::Pieces;
@@ -83,10 +83,10 @@ impl MemoryDelivery {
     pub fn packed(&mut self, stack: &Stack, part: Part) -> Result<PackedLayer, PackFailure<Infallible>> {
         let resolved = resolve(self, stack, part).map_err(PackFailure::Pack)?;
         let layer = pack(&resolved, self)?;
-        for (digest, lies) in lies(&resolved, &layer) {
-            let stored = self.joined(lies.tensor());
+        for (digest, place) in places(&resolved, &layer) {
+            let stored = self.joined(place.tensor());
             let lent = |r: Range<u64>| Ok(Cow::Borrowed(&stored[r.start as usize..r.end as usize]));
-            let bytes = lies.read(0..lies.bytes(), lent).expect("what packing has read");
+            let bytes = place.read(0..place.bytes(), lent).expect("what packing has read");
             let bytes = bytes.into_owned();
             self.by_digest.insert(digest, bytes);
         }

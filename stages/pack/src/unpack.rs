@@ -4,8 +4,8 @@
 use crate::contents::Contents;
 use crate::dtype::Dtype;
 use crate::error::{PackError, PackFailure};
+use crate::in_words::InWords;
 use crate::integers::{failed, in_words, named};
-use crate::lies::InWords;
 use crate::packed::Source;
 use crate::resolve::{ResolvedRole, Virtual};
 use crate::words::Unpack;
@@ -30,13 +30,13 @@ pub(crate) fn unpacked<C: Contents>(
     let data = in_words(role, unpack, contents)?;
     let scaled = unpack.scaled(&role.shape);
     let scale = match (&role.scale, InWords::scales(role, unpack)) {
-        (Some(scale), Some(lies)) => Some(named(role, &lies, scale.dtype, &scaled, contents)?.0),
+        (Some(scale), Some(words)) => Some(named(role, &words, scale.dtype, &scaled, contents)?.0),
         (Some(scale), None) => Some(delivered(role, scale, &scaled, contents)?),
         (None, _) => None,
     };
     let zero = match (&role.zero, InWords::zeros(role, unpack)) {
-        (Some(_), Some(lies)) => {
-            let (zero, any) = named(role, &lies, Dtype::I8, &scaled, contents)?;
+        (Some(_), Some(words)) => {
+            let (zero, any) = named(role, &words, Dtype::I8, &scaled, contents)?;
             any.then_some(zero)
         }
         (Some(zero), None) => {

@@ -6,7 +6,7 @@ use common::{packed, stack};
 use mica_fetch::testing::{NewTensor, PackedFormat, pack_quantized, read_safetensors, shipped};
 use mica_models::stack::Part;
 use mica_pack::testing::MemoryDelivery;
-use mica_pack::{Contents, Dtype, Lies, PackedLayer, Scheme, Source, lies, pack, resolve, unread};
+use mica_pack::{Contents, Dtype, PackedLayer, Place, Scheme, Source, pack, places, resolve, unread};
 use serde_json::Value;
 use std::sync::LazyLock;
 
@@ -101,20 +101,20 @@ fn replaced(format: PackedFormat, groups: u64, dtype: mica_fetch::Dtype, zero_po
 }
 
 /// The first layer, and where its tensors lie.
-fn with_places(delivery: &mut MemoryDelivery) -> (PackedLayer, Vec<(mica_pack::Digest, Lies)>) {
+fn with_places(delivery: &mut MemoryDelivery) -> (PackedLayer, Vec<(mica_pack::Digest, Place)>) {
     let resolved = resolve(delivery, &stack(), Part::Layer(0)).unwrap();
     let layer = pack(&resolved, delivery).unwrap();
-    let places = lies(&resolved, &layer);
+    let places = places(&resolved, &layer);
     (layer, places)
 }
 
 /// All of a tensor, wherever it lies.
-fn content(delivery: &MemoryDelivery, source: &Source, places: &[(mica_pack::Digest, Lies)]) -> Vec<u8> {
-    let (_, lies) = places.iter().find(|(digest, _)| *digest == source.digest).unwrap();
-    let stored = delivery.joined(lies.tensor());
-    assert_eq!(lies.bytes(), source.bytes());
+fn content(delivery: &MemoryDelivery, source: &Source, places: &[(mica_pack::Digest, Place)]) -> Vec<u8> {
+    let (_, place) = places.iter().find(|(digest, _)| *digest == source.digest).unwrap();
+    let stored = delivery.joined(place.tensor());
+    assert_eq!(place.bytes(), source.bytes());
     let lent = |r: std::ops::Range<u64>| Ok(stored[r.start as usize..r.end as usize].into());
-    lies.read(0..source.bytes(), lent).unwrap().into_owned()
+    place.read(0..source.bytes(), lent).unwrap().into_owned()
 }
 
 /// Any stretch of a tensor in words is that stretch of the whole.
@@ -131,12 +131,12 @@ fn a_stretch_is_read_without_the_rest() {
         ];
         for (source, whole) in wholes {
             let digest = source.unwrap().digest;
-            let (_, lies) = places.iter().find(|(d, _)| *d == digest).unwrap();
-            let stored = r.delivery.joined(lies.tensor());
+            let (_, place) = places.iter().find(|(d, _)| *d == digest).unwrap();
+            let stored = r.delivery.joined(place.tensor());
             let mut lent = 0;
             let end = whole.len() as u64;
             for range in [0..1, 0..end, end - 1..end, 63..65, 127..257, end / 2 - 3..end / 2 + 700, 5..5] {
-                let made = lies.read(range.clone(), |r| {
+                let made = place.read(range.clone(), |r| {
                     lent += r.end - r.start;
                     Ok(stored[r.start as usize..r.end as usize].into())
                 });

@@ -9,7 +9,7 @@ use mica_digest::Pieces;
 use mica_fetch::TensorEntry;
 use mica_models::hir::{Function, Op};
 use mica_models::stack::{Part as Place, Stack};
-use mica_pack::{Contents, Digest, Dtype, Lies, Names, PackedLayer, TensorInfo, Virtual};
+use mica_pack::{Contents, Digest, Dtype, Names, PackedLayer, TensorInfo, Virtual};
 use mica_quantize::{Recipe, TensorBytes};
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -86,9 +86,9 @@ impl Ported {
         let part = |place: Place| {
             let function = unrounded(stack.function(place).unwrap_or_else(|e| panic!("{e}")));
             let resolved = mica_pack::resolve(&Named(source), stack, place).unwrap_or_else(|e| panic!("{e}"));
-            let mut held = Held { source, lies: HashMap::new(), bytes: HashMap::new() };
+            let mut held = Held { source, places: HashMap::new(), bytes: HashMap::new() };
             let packed = mica_pack::pack(&resolved, &mut held).unwrap_or_else(|e| panic!("{e}"));
-            held.lies.extend(mica_pack::lies(&resolved, &packed));
+            held.places.extend(mica_pack::places(&resolved, &packed));
             let (plan, constants) = quantized(&packed, &source.recipe, &held);
             let object = compiled(source, &packed.kind, &function, &plan, 1);
             Part { place, function, plan, constants, object }
@@ -154,7 +154,7 @@ impl Names for Named<'_> {
 /// A part's tensors by digest, all in memory.
 struct Held<'a> {
     source: &'a Source,
-    lies: HashMap<Digest, Lies>,
+    places: HashMap<Digest, mica_pack::Place>,
     /// What packing stored.
     bytes: HashMap<Digest, Vec<u8>>,
 }
@@ -196,8 +196,8 @@ impl TensorBytes for Held<'_> {
         if let Some(all) = self.bytes.get(&source.digest) {
             return Ok(Cow::Borrowed(&all[within(range)]));
         }
-        let lies = self.lies.get(&source.digest).ok_or_else(|| std::io::Error::other("no such tensor"))?;
-        let all = Contents::bytes(self, lies.tensor()).map_err(std::io::Error::other)?;
-        lies.read(range, |range| Ok(Cow::Owned(all[within(range)].to_vec())))
+        let place = self.places.get(&source.digest).ok_or_else(|| std::io::Error::other("no such tensor"))?;
+        let all = Contents::bytes(self, place.tensor()).map_err(std::io::Error::other)?;
+        place.read(range, |range| Ok(Cow::Owned(all[within(range)].to_vec())))
     }
 }

@@ -23,7 +23,7 @@ impl Avx512 {
 
 // SAFETY, of every block below: `self` proves that the processor has AVX-512F, all that the instructions ask for; what is
 // loaded or stored is an array of the registers' width.
-#[allow(clippy::undocumented_unsafe_blocks)]
+#[expect(clippy::undocumented_unsafe_blocks, reason = "one reason for all, stated above")]
 impl Machine for Avx512 {
     type Float = __m512;
     type Double = [__m512d; 2];

@@ -1,11 +1,9 @@
-//! Where the tensors of a packed layer lie in a delivery: as they should be, or in words, of which any stretch is
-//! unpacked without the rest.
+//! Canonical tensors that lie in a delivery in words: what they are unpacked from, and how any stretch of one is
+//! read without the rest.
 //!
 //! It must not know where words are kept; they are lent.
 
-use crate::convert::keeps_order;
-use crate::packed::{Digest, PackedLayer, Source};
-use crate::resolve::{Resolved, ResolvedRole, Virtual};
+use crate::resolve::{ResolvedRole, Virtual};
 use crate::words::{BadZero, Unpack};
 use std::borrow::Cow;
 use std::io;
@@ -50,12 +48,12 @@ impl InWords {
     }
 
     /// Rows of a matrix.
-    pub(crate) fn rows(&self) -> u64 {
+    fn rows(&self) -> u64 {
         self.unpack.rows
     }
 
     /// Bytes of a canonical row.
-    pub(crate) fn row_bytes(&self) -> u64 {
+    fn row_bytes(&self) -> u64 {
         match self.canonical {
             Canonical::Containers => self.unpack.cols,
             Canonical::Scales(width) => self.unpack.groups * width,
@@ -150,12 +148,12 @@ impl InWords {
     }
 
     /// Bytes of the canonical tensor.
-    fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         self.tensor.pieces.len().max(1) as u64 * self.rows() * self.row_bytes()
     }
 
     /// Bytes that are stored of a matrix.
-    pub(crate) fn stored_bytes(&self) -> u64 {
+    fn stored_bytes(&self) -> u64 {
         let elements = self.tensor.shape.iter().product::<u64>();
         elements * self.tensor.dtype.bytes() / self.tensor.pieces.len().max(1) as u64
     }
@@ -191,69 +189,4 @@ impl RoleInWords {
         let data = InWords::containers(role, unpack);
         Some(RoleInWords { data, scale: InWords::scales(role, unpack), zero: InWords::zeros(role, unpack) })
     }
-}
-
-/// Where a packed layer's tensor lies.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Lies {
-    /// In the delivery, as it should be.
-    AsItIs(Virtual),
-    /// In the delivery in words.
-    InWords(InWords),
-}
-
-impl Lies {
-    /// The delivered tensor.
-    pub fn tensor(&self) -> &Virtual {
-        match self {
-            Lies::AsItIs(tensor) => tensor,
-            Lies::InWords(lies) => &lies.tensor,
-        }
-    }
-
-    /// Bytes of the canonical tensor.
-    pub fn bytes(&self) -> u64 {
-        match self {
-            Lies::AsItIs(tensor) => tensor.shape.iter().product::<u64>() * tensor.dtype.bytes(),
-            Lies::InWords(lies) => lies.bytes(),
-        }
-    }
-
-    /// Bytes `range` of the canonical tensor; `stored` lends ranges of the delivered one's bytes.
-    ///
-    /// # Errors
-    /// What `stored` says; `InvalidData` for a zero point that packing would have refused.
-    pub fn read<'b>(
-        &self,
-        range: Range<u64>,
-        mut stored: impl FnMut(Range<u64>) -> io::Result<Cow<'b, [u8]>>,
-    ) -> io::Result<Cow<'b, [u8]>> {
-        match self {
-            Lies::AsItIs(_) => stored(range),
-            Lies::InWords(lies) => lies.read(range, stored).map(Cow::Owned),
-        }
-    }
-}
-
-/// The tensors of a packed layer that its delivery has, by the digests that the layer names them by; what packing stored
-/// is not among them. `layer` is what [`pack`](crate::pack()) made of `resolved`.
-pub fn lies(resolved: &Resolved, layer: &PackedLayer) -> Vec<(Digest, Lies)> {
-    let mut found = Vec::new();
-    for (role, tensor) in resolved.roles.iter().zip(&layer.tensors) {
-        let words = RoleInWords::of(role);
-        let words = words.as_ref();
-        let mut add = |source: Option<&Source>, words: Option<&InWords>, delivered: Option<&Virtual>| {
-            let Some(source) = source else { return };
-            let lies = match words {
-                Some(words) => Some(Lies::InWords(words.clone())),
-                None => delivered.cloned().map(Lies::AsItIs),
-            };
-            found.extend(lies.map(|lies| (source.digest, lies)));
-        };
-        let stored = role.converter.as_ref().is_some_and(|converter| !keeps_order(converter));
-        add(Some(&tensor.data), words.map(|w| &w.data), (!stored).then_some(&role.data));
-        add(tensor.scale.as_ref(), words.and_then(|w| w.scale.as_ref()), role.scale.as_ref());
-        add(tensor.zero.as_ref(), words.and_then(|w| w.zero.as_ref()), role.zero.as_ref());
-    }
-    found
 }
