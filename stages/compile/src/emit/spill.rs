@@ -24,7 +24,7 @@ struct Wait {
 }
 
 /// The most values that are sent to wait; a program that needs more would spend its time on that, and the compiler too.
-const MOST: usize = 32;
+const MOST: usize = 256;
 
 /// Places LRM below `limit`, with values sent to L2 where that is needed.
 ///
@@ -52,17 +52,16 @@ fn places(p: &Program) -> Vec<(usize, usize)> {
     places
 }
 
-/// The wait across an item that frees most, the longest of those; `None` also where all of them together would not free
-/// enough.
+/// The wait across an item that frees most, the longest of those; `None` also where what cannot wait does not fit by itself.
 fn best(p: &Program, at: usize, limit: u64) -> Option<Wait> {
     let places = places(p);
     let (begin, end) = places[at];
-    let mut before: Vec<Option<usize>> = vec![None; p.lrm.len()];
-    let mut after: Vec<Option<usize>> = vec![None; p.lrm.len()];
+    let [mut first, mut before, mut after] = [(); 3].map(|()| vec![None; p.lrm.len()]);
     for (i, item) in p.items.iter().enumerate() {
         let Item::Inst(inst) = item else { continue };
         for b in inst.lrm() {
             let b = b.0 as usize;
+            first[b].get_or_insert(i);
             if i < end {
                 before[b] = Some(i);
             } else {
@@ -70,9 +69,12 @@ fn best(p: &Program, at: usize, limit: u64) -> Option<Wait> {
             }
         }
     }
-    // one that is named here cannot wait, and has to have room
-    let here = (0..p.lrm.len()).filter(|&b| before[b].is_some_and(|i| i >= begin));
-    if here.map(|b| p.lrm[b]).sum::<u64>() > limit {
+    // what is live here and named in the same place cannot wait
+    let stays = |b: &usize| {
+        let last = after[*b].or(before[*b]);
+        before[*b] >= Some(begin) && first[*b].is_some_and(|i| i <= at) && last.is_some_and(|i| i >= at)
+    };
+    if (0..p.lrm.len()).filter(stays).map(|b| p.lrm[b]).sum::<u64>() > limit {
         return None;
     }
     let waits = (0..p.lrm.len()).filter_map(|b| {
