@@ -216,11 +216,14 @@ fn products_in_local_memory() {
     a.extend([1.0; 20]);
     check("tmv t0, t1, t2", "f32 7x20; f32 1x20", &a, "f32 1x7", &expected, [0; 3]);
     // a product is rounded before it is added
-    let mut v = [0.0; 17];
-    (v[0], v[16]) = (-SQUARE, A);
-    let mut a = v.repeat(5);
-    a.extend(v.map(|v| if v < 0.0 { 1.0 } else { v }));
-    check("tmv t0, t1, t2", "f32 5x17; f32 1x17", &a, "f32 1x5", &[0.0; 5], [0; 3]);
+    for cols in [17, 33] {
+        let mut v = vec![0.0; cols];
+        (v[0], v[16]) = (-SQUARE, A);
+        let mut a = v.repeat(5);
+        a.extend(v.iter().map(|&v| if v < 0.0 { 1.0 } else { v }));
+        let tiles = format!("f32 5x{cols}; f32 1x{cols}");
+        check("tmv t0, t1, t2", &tiles, &a, "f32 1x5", &[0.0; 5], [0; 3]);
+    }
     let (tmvt, tout) = ("tmvt t0, t1, t2", "tout t0, t1, t2, t3");
     check(tmvt, "f32 2x1; f32 1x2", &[-SQUARE, A, 1.0, A], "f32 1x1", &[0.0], [0; 3]);
     check(tout, "f32 1x1; f32 1x1; f32 1x1", &[-SQUARE, A, A], "f32 1x1", &[0.0], [0; 3]);
@@ -237,6 +240,21 @@ fn products_in_local_memory() {
     (tall[0], tall[4 * 1024], tall[8 * 1024]) = (1.0, BIG, -BIG);
     tall.extend([1.0; 9]);
     check(tmvt, "f32 9x1024; f32 1x9", &tall, "f32 1x1024", &[0.0; 1024], [0; 3]);
+}
+
+/// A row that an infinite weight makes infinite is counted.
+#[test]
+fn infinities_of_matrices() {
+    // two activations, and from byte 64 on a dword a row of two weights
+    let halves = |low: u32| f32::from_bits(low);
+    let mut input = [0.0; 32];
+    input[0] = halves(0x3c00);
+    input[16..].fill(halves(0x7c00));
+    input[20] = halves(0x3c00);
+    let mut expected = [INF; 16];
+    expected[4] = 1.0;
+    let line = "matv.f16 t0, t1, l2=0x40, rows=16, group=0";
+    check(line, "f16 1x2", &input, "f32 1x16", &expected, [0, 0, 15]);
 }
 
 #[test]
@@ -262,6 +280,12 @@ fn copies_and_choices() {
         &[int(1), int(2)],
         [0; 3],
     );
+    // index 0 is one like others where indices are given, and a negative one says that none are
+    for (forced, expected) in [([0, 1], [5.0, 7.0]), ([2, 0], [9.0, 5.0]), ([-1, 0], [9.0, 7.0])] {
+        let input = [&[5.0, 7.0, 9.0, 0.0, 0.0][..], &forced.map(int)].concat();
+        let tiles = "f32 1x3; i32 1x2; i32 1x2";
+        check("topk t2, t0, t1, t3, k=2", tiles, &input, "f32 1x2", &expected, [0; 3]);
+    }
     check("topk t2, t0, t1, -, k=1", "f32 1x1; i32 1x1", &[NAN, 0.0], "f32 1x1", &[NAN], [0, 0, 1]);
 }
 

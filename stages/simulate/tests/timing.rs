@@ -21,6 +21,7 @@ const TILES: &str = "
     tdef.f32 t6, lrm=0x9100, 1x8, -
     tdef.f32 t7, lrm=0xa000, 1x300, -
     tdef.f16 t8, lrm=0xb000, 40x64, -
+    tdef.f16 t9, lrm=0xd000, 1x256, -
 ";
 
 fn spans(text: &str, product: &str) -> (Vec<Span>, Report) {
@@ -85,6 +86,8 @@ fn every_formula() {
             ("matv.i4 t3, t4, l2=0, rows=16, group=512", matv(2 * 16 * 2 + 128 * 64, 16, 1024, 2)),
             ("matv.i4 t3, t4, l2=0, rows=16, group=64", matv(16 * 16 * 2 + 128 * 64, 16, 1024, 16)),
             ("matv.i4 t3, t4, l2=0, rows=16, group=2049", matv(64 + 128 * 64, 16, 1024, 8)),
+            // a group past a short row is the row: one block
+            ("matv.i4 t3, t9, l2=0, rows=16, group=600", matv(64 + 32 * 64, 16, 256, 1)),
             ("vbin.add.same t0, t0, t1", passes(2560)),
             ("vbin.div.same t0, t0, t1", 12 * passes(2560)),
             ("vbini.mul t0, t0, 2.0", passes(2560)),
