@@ -158,6 +158,8 @@ pub fn figures(form: &Form) -> Vec<Figure> {
         made.wall
     );
     let rate = |bytes: u64, t: &Taken| bytes as f64 / 1e9 / t.cpu;
+    // else every command scans the new files again, for itself
+    std::thread::sleep(SETTLED);
 
     // the model's own parts, not those of its validations
     let scan = ["build", "fetch:full.embed", "fetch:full.layer*", "fetch:full.head"];
