@@ -3,6 +3,8 @@
 //! It knows names and order, no digest and no result. Every node is one query of `queries`; parts of a
 //! model are the embedding, its layers and the head, in order.
 
+use std::borrow::Borrow;
+use std::collections::BTreeMap;
 use std::fmt;
 
 /// Facts of one model that decide its nodes.
@@ -117,7 +119,7 @@ pub struct NodeId {
 }
 
 /// All nodes, each after what it needs.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Graph {
     /// Nodes.
     pub nodes: Vec<NodeId>,
@@ -162,17 +164,18 @@ pub fn name(facts: &Facts, job: Job) -> String {
 
 impl Graph {
     /// The graph of all models.
-    pub fn new(models: &[Facts]) -> Graph {
-        let mut g = Graph { nodes: Vec::new(), names: Vec::new(), needs: Vec::new() };
-        let mut at = std::collections::HashMap::new();
-        for (model, facts) in models.iter().enumerate() {
-            let of = |name: &String| models.iter().position(|f| f.model == *name);
+    pub fn new<F: Borrow<Facts>>(models: &[F]) -> Graph {
+        let mut g = Graph::default();
+        // by model
+        let mut at: Vec<BTreeMap<Job, usize>> = Vec::with_capacity(models.len());
+        for (model, facts) in models.iter().map(Borrow::borrow).enumerate() {
+            at.push(BTreeMap::new());
+            let of = |name: &String| models.iter().position(|f| f.borrow().model == *name);
             let base = facts.text_of.as_ref().and_then(of).unwrap_or(model);
             for (job, needs) in jobs(facts) {
-                let needs =
-                    needs.iter().map(|&n| at.get(&(model, n)).copied().unwrap_or_else(|| at[&(base, n)]));
+                let needs = needs.iter().map(|n| *at[model].get(n).unwrap_or_else(|| &at[base][n]));
                 let needs = needs.collect();
-                at.insert((model, job), g.nodes.len());
+                at[model].insert(job, g.nodes.len());
                 g.nodes.push(NodeId { model, job });
                 g.names.push(name(facts, job));
                 g.needs.push(needs);

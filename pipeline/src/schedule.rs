@@ -1,4 +1,4 @@
-//! Runs the nodes of a graph on driver threads, each with its own handle of the database.
+//! Runs the nodes of a graph on driver threads, the caller's among them, each with its own handle of the database.
 //!
 //! A node starts when all that it needs has settled; the earliest in the graph's order goes first.
 //! Plain threads, never rayon workers: salsa driven from rayon whose bodies use rayon can deadlock.
@@ -19,8 +19,8 @@ struct State {
     halted: bool,
 }
 
-/// Runs `wanted` (ascending, closed under needs) on `threads` threads. `run` is called once a node with
-/// the thread's own handle; `None` is success. Without `keep_going`, nothing starts after a failure that
+/// Runs `wanted` (ascending, closed under needs) on as many threads as there are handles, this one among them.
+/// `run` is called once a node with the thread's own handle; `None` is success. Without `keep_going`, nothing starts after a failure that
 /// is not a dry run's. Gives the error of each node of the graph that has one.
 pub fn run<H: Send>(
     graph: &Graph,
@@ -41,52 +41,56 @@ pub fn run<H: Send>(
     let ready = wanted.iter().copied().filter(|&i| waiting[i] == 0).collect();
     let state = State { ready, waiting, left: wanted.len(), idle: 0, errors: vec![None; n], halted: false };
     let (state, changed) = (Mutex::new(state), Condvar::new());
-    std::thread::scope(|s| {
-        for handle in handles {
-            let (state, changed, dependents, run) = (&state, &changed, &dependents, &run);
-            s.spawn(move || {
-                let mut st = state.lock().unwrap_or_else(PoisonError::into_inner);
-                while st.left > 0 && !st.halted {
-                    let Some(i) = st.ready.pop_first() else {
-                        st.idle += 1;
-                        st = changed.wait(st).unwrap_or_else(PoisonError::into_inner);
-                        st.idle -= 1;
-                        continue;
-                    };
-                    drop(st);
-                    let end = catch_unwind(AssertUnwindSafe(|| run(&handle, i))).unwrap_or_else(|p| {
-                        let target = graph.names[i].clone();
-                        Err(match p.downcast::<salsa::Cancelled>() {
-                            Ok(_) => NodeError::Stopped { target },
-                            Err(p) => {
-                                let words = crate::action::panic_text(&*p);
-                                NodeError::Stage { target, message: format!("panicked: {words}") }
-                            }
-                        })
-                    });
-                    st = state.lock().unwrap_or_else(PoisonError::into_inner);
-                    st.left -= 1;
-                    if let Err(e) = end {
-                        let real = matches!(e, NodeError::Stage { .. } | NodeError::Environment { .. });
-                        st.halted |= real && !keep_going;
-                        st.errors[i] = Some(e);
+    let drive = |handle: H| {
+        let mut st = state.lock().unwrap_or_else(PoisonError::into_inner);
+        while st.left > 0 && !st.halted {
+            let Some(i) = st.ready.pop_first() else {
+                st.idle += 1;
+                st = changed.wait(st).unwrap_or_else(PoisonError::into_inner);
+                st.idle -= 1;
+                continue;
+            };
+            drop(st);
+            let end = catch_unwind(AssertUnwindSafe(|| run(&handle, i))).unwrap_or_else(|p| {
+                let target = graph.names[i].clone();
+                Err(match p.downcast::<salsa::Cancelled>() {
+                    Ok(_) => NodeError::Stopped { target },
+                    Err(p) => {
+                        let words = crate::action::panic_text(&*p);
+                        NodeError::Stage { target, message: format!("panicked: {words}") }
                     }
-                    for &d in &dependents[i] {
-                        st.waiting[d] -= 1;
-                        if st.waiting[d] == 0 {
-                            st.ready.insert(d);
-                        }
-                    }
-                    // this thread takes one itself; waking another for nothing costs more than a small node
-                    if st.left == 0 || st.halted {
-                        changed.notify_all();
-                    } else {
-                        let more = st.ready.len().saturating_sub(1);
-                        (0..more.min(st.idle)).for_each(|_| changed.notify_one());
-                    }
-                }
+                })
             });
+            st = state.lock().unwrap_or_else(PoisonError::into_inner);
+            st.left -= 1;
+            if let Err(e) = end {
+                let real = matches!(e, NodeError::Stage { .. } | NodeError::Environment { .. });
+                st.halted |= real && !keep_going;
+                st.errors[i] = Some(e);
+            }
+            for &d in &dependents[i] {
+                st.waiting[d] -= 1;
+                if st.waiting[d] == 0 {
+                    st.ready.insert(d);
+                }
+            }
+            // this thread takes one itself; waking another for nothing costs more than a small node
+            if st.left == 0 || st.halted {
+                changed.notify_all();
+            } else {
+                let more = st.ready.len().saturating_sub(1);
+                (0..more.min(st.idle)).for_each(|_| changed.notify_one());
+            }
         }
+    };
+    std::thread::scope(|s| {
+        let drive = &drive;
+        let mut handles = handles.into_iter();
+        let own = handles.next();
+        for handle in handles {
+            s.spawn(move || drive(handle));
+        }
+        own.into_iter().for_each(drive);
     });
     let mut state = state.into_inner().unwrap_or_else(PoisonError::into_inner);
     if state.halted {

@@ -4,7 +4,9 @@ use crate::delivery::{OpenDelivery, read};
 use crate::env::Env;
 use crate::error::CliError;
 use crate::graph::{Facts, Graph};
-use crate::queries::{self, BuildDb, CaptureFacts, Db, DeliveryInput, ModelInput, Retry, RunSettings, Text};
+use crate::queries::{
+    self, BuildDb, CaptureFacts, ConfigInput, Db, DeliveryInput, ModelInput, Retry, RunSettings, Text,
+};
 use crate::validations::{Opened, of_model};
 use crate::workspace::{Captures, Machine, Maker, Model, Precision, Workspace};
 use mica_cache::{Cache, StampMemo};
@@ -77,14 +79,15 @@ impl Session {
         let db = BuildDb::new(Arc::new(env), deliveries.clone());
         Retry::new(&db, 0);
         let mut inputs = BTreeMap::new();
+        let mut configs = Vec::new();
         for (name, d) in deliveries.iter() {
-            inputs.insert(name.as_str(), delivery_input(&db, name, d)?);
+            inputs.insert(name.as_str(), delivery_input(&db, name, d, &mut configs)?);
         }
         let mut session = Session {
             db,
             models: Vec::new(),
             facts: Vec::new(),
-            graph: Graph::new(&[]),
+            graph: Graph::default(),
             warnings: Vec::new(),
         };
         let mut machines = BTreeMap::new();
@@ -138,8 +141,7 @@ impl Session {
         }
         session.texts(workspace)?;
         session.validations(workspace, &vectors, &inputs, &machines)?;
-        let plain: Vec<Facts> = session.facts.iter().map(|f| (**f).clone()).collect();
-        session.graph = Graph::new(&plain);
+        session.graph = Graph::new(&session.facts);
         Ok(session)
     }
 
@@ -202,14 +204,25 @@ impl Session {
     }
 }
 
-fn delivery_input(db: &BuildDb, name: &str, d: &OpenDelivery) -> Result<DeliveryInput, CliError> {
+fn delivery_input(
+    db: &BuildDb,
+    name: &str,
+    d: &OpenDelivery,
+    configs: &mut Vec<ConfigInput>,
+) -> Result<DeliveryInput, CliError> {
+    let text = &d.config.text;
+    let config = configs.iter().find(|c| c.text(db) == text).copied().unwrap_or_else(|| {
+        let config = ConfigInput::new(db, text.clone());
+        configs.push(config);
+        config
+    });
     let tokenizer = d.tokenizer.as_ref().map(|p| read(p).map(|b| blake3::hash(&b))).transpose()?;
     Ok(DeliveryInput::new(
         db,
         name.to_string(),
         Arc::new(d.index.clone()),
         d.stamps.clone().into(),
-        Arc::new(d.config.clone()),
+        config,
         d.scheme.clone().map(Arc::new),
         d.captures.clone().map(Arc::new),
         tokenizer,

@@ -20,8 +20,11 @@ pub fn run(workspace: &Workspace, cache: Option<&Path>, offline: bool, b: &Build
     let start = Instant::now();
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let jobs = b.jobs.map_or(processors, usize::from);
-    // one pool for all stage bodies; it may exist already in a long-lived process
-    let _ = rayon::ThreadPoolBuilder::new().num_threads(jobs).build_global();
+    // one pool for all stage bodies, by itself as large as the machine and started by the first that needs it;
+    // it may exist already in a long-lived process
+    if b.jobs.is_some() {
+        let _ = rayon::ThreadPoolBuilder::new().num_threads(jobs).build_global();
+    }
     let mut env = environment(workspace, cache)?;
     env.dry = b.dry_run;
     env.force = b.always;

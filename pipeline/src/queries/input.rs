@@ -9,12 +9,13 @@ use crate::validations::Trial;
 use mica_cache::{Digest, Stamp};
 use mica_device::object::Constants;
 use mica_device::product::{Product, Rates};
-use mica_fetch::{CaptureMap, RawConfig, TensorIndex};
+use mica_fetch::{CaptureMap, TensorIndex};
 use mica_pack::Scheme;
 use mica_quantize::Recipe;
 use mica_score::Thresholds;
 use mica_score::decode::Source;
 use mica_score::validation::Bounds;
+use serde_json::{Map, Value};
 use std::sync::Arc;
 
 /// Bumped to ask every action again.
@@ -23,6 +24,15 @@ pub struct Retry {
     /// How often.
     #[returns(copy)]
     pub round: u32,
+}
+
+/// A configuration. Deliveries that state the same one have one input, so that what follows from it alone is
+/// made once.
+#[salsa::input]
+pub struct ConfigInput {
+    /// The text model's fields.
+    #[returns(ref)]
+    pub text: Map<String, Value>,
 }
 
 /// A delivery as scanned.
@@ -38,8 +48,8 @@ pub struct DeliveryInput {
     #[returns(ref)]
     pub stamps: Arc<[Stamp]>,
     /// Its configuration.
-    #[returns(ref)]
-    pub config: Arc<RawConfig>,
+    #[returns(copy)]
+    pub config: ConfigInput,
     /// How its integers are packed, where it says so.
     #[returns(ref)]
     pub scheme: Option<Arc<Scheme>>,

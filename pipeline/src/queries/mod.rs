@@ -20,7 +20,7 @@ mod validation;
 mod view;
 
 pub use compile::{KIND as OBJECT_KIND, exported};
-pub use input::{CaptureFacts, DeliveryInput, ModelInput, Retry, RunSettings, Text};
+pub use input::{CaptureFacts, ConfigInput, DeliveryInput, ModelInput, Retry, RunSettings, Text};
 pub use kernel::KIND as KERNEL_KIND;
 pub use kernel::linked;
 pub use pack::packed;

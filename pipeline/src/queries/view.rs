@@ -1,13 +1,15 @@
 //! The described model as it is run: whole, shortened, or restricted to what is validated; its functions, and
-//! which of a delivery's tensors play which role in it. All models that run the same of one delivery share it.
+//! which of a delivery's tensors play which role in it. All models that run the same of one configuration share
+//! the description and its functions; those that run the same of one delivery share the roles.
 
+use super::input::ConfigInput;
 use super::source::{part_of, refused};
 use super::{Db, DeliveryInput, ModelInput, Result};
 use crate::validations::Excerpt;
 use mica_cache::{Digest, encode};
 use mica_fetch::TensorIndex;
-use mica_models::Stack;
 use mica_models::hir::{Function, Op};
+use mica_models::{Part, Stack};
 use mica_pack::{Dtype, Names, Resolved, Scheme, TensorInfo};
 use std::sync::Arc;
 
@@ -32,16 +34,16 @@ impl View {
 /// A value, or why there is none, in words that name no model.
 type Shared<T> = std::result::Result<T, String>;
 
-/// The described model at the dimensions of a delivery's config.
+/// The described model at the dimensions of a configuration.
 #[salsa::tracked(returns(clone))]
-fn described(db: &dyn Db, delivery: DeliveryInput, description: String) -> Shared<Arc<Stack>> {
-    let stack = mica_models::describe(&description, &delivery.config(db).text);
+fn described(db: &dyn Db, config: ConfigInput, description: String) -> Shared<Arc<Stack>> {
+    let stack = mica_models::describe(&description, config.text(db));
     stack.map(Arc::new).map_err(|e| e.to_string())
 }
 
 #[salsa::tracked(returns(clone))]
-fn viewed(db: &dyn Db, delivery: DeliveryInput, view: View) -> Shared<Arc<Stack>> {
-    let mut stack = described(db, delivery, view.description)?;
+fn viewed(db: &dyn Db, config: ConfigInput, view: View) -> Shared<Arc<Stack>> {
+    let mut stack = described(db, config, view.description)?;
     if let Some(n) = view.layers {
         let why = |_| format!("{n} layers are asked for, and the model has {}", stack.layers.len());
         stack = Arc::new(Stack::clone(&stack).shortened(n).map_err(why)?);
@@ -53,8 +55,10 @@ fn viewed(db: &dyn Db, delivery: DeliveryInput, view: View) -> Shared<Arc<Stack>
 }
 
 /// The model's stack.
+#[salsa::tracked(returns(clone))]
 pub fn stack(db: &dyn Db, model: ModelInput) -> Result<Arc<Stack>> {
-    viewed(db, model.delivery(db), View::of(db, model)).map_err(|e| refused(db, model, "config", e))
+    viewed(db, model.delivery(db).config(db), View::of(db, model))
+        .map_err(|e| refused(db, model, "config", e))
 }
 
 /// Makes casts of a function's roundings, which neither device nor reference rounds at.
@@ -69,13 +73,13 @@ pub fn unrounded(f: &mut Function) {
 #[salsa::tracked(returns(clone))]
 fn flattened(
     db: &dyn Db,
-    delivery: DeliveryInput,
+    config: ConfigInput,
     view: View,
-    part: usize,
+    part: Part,
     stored_rounding: bool,
 ) -> Shared<(Arc<Function>, Digest)> {
-    let stack = viewed(db, delivery, view)?;
-    let mut f = stack.function(part_of(&stack, part)).map_err(|e| e.to_string())?.clone();
+    let stack = viewed(db, config, view)?;
+    let mut f = stack.function(part).map_err(|e| e.to_string())?.clone();
     if !stored_rounding {
         unrounded(&mut f);
     }
@@ -87,7 +91,16 @@ fn flattened(
 /// published model stores them, its roundings are casts.
 pub fn function(db: &dyn Db, model: ModelInput, part: usize) -> Result<(Arc<Function>, Digest)> {
     let rounding = model.run(db).stored_rounding;
-    flattened(db, model.delivery(db), View::of(db, model), part, rounding)
+    let stack = stack(db, model)?;
+    // layers of one kind share the first one's
+    let first = match part_of(&stack, part) {
+        Part::Layer(i) => {
+            let same = |kind: &usize| *kind == stack.layers[i];
+            Part::Layer(stack.layers.iter().position(same).unwrap_or(i))
+        }
+        part => part,
+    };
+    flattened(db, model.delivery(db).config(db), View::of(db, model), first, rounding)
         .map_err(|e| refused(db, model, "config", e))
 }
 
@@ -120,7 +133,7 @@ impl Names for Delivered<'_> {
 
 #[salsa::tracked(returns(clone))]
 fn found(db: &dyn Db, delivery: DeliveryInput, view: View, part: usize) -> Shared<Arc<Resolved>> {
-    let stack = viewed(db, delivery, view)?;
+    let stack = viewed(db, delivery.config(db), view)?;
     let found = mica_pack::resolve(&Delivered::of(db, delivery), &stack, part_of(&stack, part));
     found.map(Arc::new).map_err(|e| e.to_string())
 }

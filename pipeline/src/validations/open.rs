@@ -228,7 +228,7 @@ fn quantizes(recipe: &Recipe) -> bool {
 }
 
 fn width(db: &BuildDb, delivery: DeliveryInput) -> u64 {
-    let text = &delivery.config(db).text;
+    let text = delivery.config(db).text(db);
     text.get("hidden_size").and_then(serde_json::Value::as_u64).unwrap_or_default()
 }
 

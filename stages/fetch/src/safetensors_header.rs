@@ -11,7 +11,7 @@ use std::fmt;
 use std::path::Path;
 
 use serde::Deserialize;
-use serde::de::{Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
+use serde::de::{Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
 use crate::container::impostor;
 use crate::dtype::Dtype;
@@ -40,7 +40,7 @@ pub(crate) fn read(
     let mut metadata = false;
     let mut tensors = BTreeMap::new();
     for (name, value) in wires {
-        let Said::Tensor(wire) = value else {
+        let Some(wire) = value else {
             if std::mem::replace(&mut metadata, true) {
                 return Err(duplicate(METADATA));
             }
@@ -64,12 +64,8 @@ pub(crate) fn read(
 /// The free-form strings of the safetensors file `bytes`; none where it has no such entry.
 pub(crate) fn metadata(path: &Path, bytes: &[u8]) -> Result<BTreeMap<String, String>, FetchError> {
     let header = header_bytes(path, bytes)?;
-    let Header(all) = serde_json::from_slice(header).map_err(|e| FetchError::header(path, &e))?;
-    let found = all.into_iter().find_map(|(_, value)| match value {
-        Said::Metadata(strings) => Some(strings),
-        Said::Tensor(_) => None,
-    });
-    Ok(found.unwrap_or_default())
+    let Strings(found) = serde_json::from_slice(header).map_err(|e| FetchError::header(path, &e))?;
+    Ok(found)
 }
 
 /// The header's JSON, once its stated length is known to fit.
@@ -161,14 +157,8 @@ fn tiles(
     Ok(())
 }
 
-/// The header's pairs in file order, duplicates kept for the caller to refuse.
-struct Header<'a>(Vec<(String, Said<'a>)>);
-
-/// What the header says under a key.
-enum Said<'a> {
-    Tensor(Wire<'a>),
-    Metadata(BTreeMap<String, String>),
-}
+/// The header's pairs in file order, duplicates kept for the caller to refuse; the metadata are no tensor.
+struct Header<'a>(Vec<(String, Option<Wire<'a>>)>);
 
 /// One tensor as the header says it.
 #[derive(Deserialize)]
@@ -189,7 +179,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Header<'a> {
 struct HeaderVisitor;
 
 impl<'de> Visitor<'de> for HeaderVisitor {
-    type Value = Vec<(String, Said<'de>)>;
+    type Value = Vec<(String, Option<Wire<'de>>)>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("an object of tensors")
@@ -199,15 +189,45 @@ impl<'de> Visitor<'de> for HeaderVisitor {
         let mut out = Vec::new();
         while let Some(name) = map.next_key::<String>()? {
             let value = if name == METADATA {
-                let strings = map.next_value::<Option<UniqueMap<String>>>();
-                strings.map(|s| Said::Metadata(s.map(|s| s.0).unwrap_or_default()))
+                map.next_value::<Option<UniqueMap<String>>>().map(|_| None)
             } else {
-                map.next_value().map(Said::Tensor)
+                map.next_value().map(Some)
             };
             let value = value.map_err(|e| A::Error::custom(format_args!("{name}: {e}")))?;
             out.push((name, value));
         }
         Ok(out)
+    }
+}
+
+/// The free-form strings of a header whose tensors are read elsewhere.
+struct Strings(BTreeMap<String, String>);
+
+impl<'de> Deserialize<'de> for Strings {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_map(StringsVisitor)
+    }
+}
+
+struct StringsVisitor;
+
+impl<'de> Visitor<'de> for StringsVisitor {
+    type Value = Strings;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        HeaderVisitor.expecting(f)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Strings, A::Error> {
+        let mut found = None;
+        while let Some(name) = map.next_key::<String>()? {
+            if name == METADATA && found.is_none() {
+                found = map.next_value::<Option<UniqueMap<String>>>()?;
+            } else {
+                map.next_value::<IgnoredAny>()?;
+            }
+        }
+        Ok(Strings(found.map(|s| s.0).unwrap_or_default()))
     }
 }
 
