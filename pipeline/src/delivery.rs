@@ -10,7 +10,7 @@ use mica_fetch::{
 };
 use mica_pack::Scheme;
 use std::path::{Path, PathBuf};
-use std::sync::LazyLock;
+use std::sync::{Arc, LazyLock};
 
 /// A hasher for a tensor's place in its files: a build asks for thousands.
 static PLACE: LazyLock<blake3::Hasher> =
@@ -25,15 +25,15 @@ pub struct OpenDelivery {
     /// Which file is what.
     pub listing: Listing,
     /// The weights' tensors.
-    pub index: TensorIndex,
+    pub index: Arc<TensorIndex>,
     /// The captures' tensors.
-    pub captures: Option<TensorIndex>,
+    pub captures: Option<Arc<TensorIndex>>,
     /// The captures' own label, where our own evaluator made them.
     pub self_made: Option<SelfMade>,
     /// The model's configuration.
     pub config: RawConfig,
     /// How its integers are packed, where it says so.
-    pub scheme: Option<Scheme>,
+    pub scheme: Option<Arc<Scheme>>,
     /// The tokenizer's file.
     pub tokenizer: Option<PathBuf>,
     /// Stamp of each file of the listing.
@@ -93,11 +93,11 @@ impl OpenDelivery {
             name: name.into(),
             files,
             listing,
-            index,
-            captures,
+            index: Arc::new(index),
+            captures: captures.map(Arc::new),
             self_made,
             config,
-            scheme,
+            scheme: scheme.map(Arc::new),
             tokenizer,
             stamps,
         })

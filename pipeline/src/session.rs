@@ -220,11 +220,11 @@ fn delivery_input(
     Ok(DeliveryInput::new(
         db,
         name.to_string(),
-        Arc::new(d.index.clone()),
+        d.index.clone(),
         d.stamps.clone().into(),
         config,
-        d.scheme.clone().map(Arc::new),
-        d.captures.clone().map(Arc::new),
+        d.scheme.clone(),
+        d.captures.clone(),
         tokenizer,
     ))
 }

@@ -19,8 +19,11 @@ pub fn table(session: &Session, reports: &[Named]) -> String {
         left("results"),
     ]);
     let mut rows = 0;
+    let names = &session.graph.names;
+    let statuses = session.env().statuses();
+    let ran: Vec<bool> = names.iter().map(|n| statuses.get(n) == Some(&Status::Ran)).collect();
     for (target, report) in reports {
-        let results = results(session, target);
+        let results = results(session, &ran, target);
         for (n, g) in report::gates_of(report).iter().enumerate() {
             let value = match g.verdict {
                 Verdict::NotRun(_) => "-".into(),
@@ -41,12 +44,13 @@ pub fn table(session: &Session, reports: &[Named]) -> String {
     if rows == 0 { String::new() } else { format!("{table}\n") }
 }
 
-/// How many of the results that a target rests on were made and how many were there.
-fn results(session: &Session, target: &str) -> String {
+/// How many of the results that a target rests on were made, as `ran` says of each node, and how many were
+/// there.
+fn results(session: &Session, ran: &[bool], target: &str) -> String {
     let graph = &session.graph;
     let Some(goal) = graph.names.iter().position(|n| n == target) else { return String::new() };
     let all = graph.closure(&[goal]);
-    let ran = all.iter().filter(|&&i| session.env().status(&graph.names[i]) == Some(Status::Ran)).count();
+    let ran = all.iter().filter(|&&i| ran[i]).count();
     match ran {
         0 => format!("reused {}", all.len()),
         ran if ran == all.len() => format!("ran {ran}"),

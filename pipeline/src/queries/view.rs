@@ -123,6 +123,9 @@ impl Names for Delivered<'_> {
         let dtype = Dtype::from_name(e.dtype.name())?;
         Some(TensorInfo { dtype, shape: e.shape.clone() })
     }
+    fn has(&self, name: &str) -> bool {
+        self.index.find(name).is_some_and(|e| Dtype::from_name(e.dtype.name()).is_some())
+    }
     fn all(&self) -> Box<dyn Iterator<Item = &str> + '_> {
         Box::new(self.index.tensors.keys().map(String::as_str))
     }

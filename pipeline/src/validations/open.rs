@@ -24,13 +24,14 @@ const SEEDED_STEPS: usize = 8;
 /// Opened op vectors.
 #[derive(Default)]
 pub struct Opened {
-    /// By the name of the delivery that each is; two sets over one folder share theirs.
+    /// Mixers and steps by the name of the delivery that each is; cases of one vector share theirs, as do two
+    /// sets over one folder.
     vectors: BTreeMap<String, (Vec<String>, usize)>,
 }
 
-/// The name of the delivery that a case's vector is.
+/// The name of the delivery that a case's vector is: its tensors' names are those of the subject's scope.
 fn delivery_name(source: &std::path::Path, case: &Case) -> String {
-    format!("{}/{}", source.display(), case.name)
+    format!("{}/{}:{}", source.display(), case.vector, case.subject.scope())
 }
 
 impl Opened {
@@ -70,7 +71,8 @@ impl Opened {
             let machine = &machines[&v.device];
             for case in OF_VECTORS.iter().filter(|c| c.kind != Kind::Reference || !quantizes(&recipe)) {
                 let delivery = delivery_name(&v.source, case);
-                let (mixers, steps) = &self.vectors[&delivery];
+                let (mixers, captured) = &self.vectors[&delivery];
+                let steps = case.steps.map_or(*captured, |s| s.min(*captured));
                 let layer = case.subject.layer(mixers);
                 let name = format!("{set}.{}", case.name);
                 let input = deliveries[delivery.as_str()];
@@ -83,14 +85,14 @@ impl Opened {
                         case,
                         layer,
                         mixers,
-                        per_call(v.tokens_per_call, *steps),
+                        per_call(v.tokens_per_call, steps),
                     )),
                     hidden: Hidden::Captured(HIDDEN.into()),
-                    steps: *steps,
+                    steps,
                     cut: case.steps.is_some(),
                     setting: format!(
                         "{}; {}",
-                        setting(case, *steps, width(db, input), mixers.len()),
+                        setting(case, steps, width(db, input), mixers.len()),
                         v.recipe
                     ),
                     bounds: config.gates.validations(),

@@ -11,6 +11,7 @@ use mica_cache::Stamp;
 use mica_fetch::{FetchError, ListOptions, MappedDelivery, RawConfig, TensorIndex, Weights};
 use serde_json::{Map, Value};
 use std::path::Path;
+use std::sync::Arc;
 
 /// The description of all files of a folder.
 const INDEX: &str = "ops.json";
@@ -24,7 +25,7 @@ pub struct Vector {
     pub delivery: OpenDelivery,
     /// The mixers' words, a layer each.
     pub mixers: Vec<String>,
-    /// Steps.
+    /// Captured steps.
     pub steps: usize,
 }
 
@@ -69,8 +70,7 @@ impl Vector {
             .collect::<Result<_, _>>()
             .map_err(fetch)?;
         let layer = case.subject.layer(&mixers);
-        let (mut index, mut captures) = (plain.clone(), plain);
-        split(&mut index, &mut captures, case.subject, layer);
+        let (index, captures) = split(plain, case.subject, layer);
         let rows = captures.find(HIDDEN).and_then(|e| e.shape.first().copied());
         let steps = rows.ok_or_else(|| failed(format!("{} has no {HIDDEN}", case.vector)))? as usize;
         let text = completed(described, mixers.len());
@@ -79,15 +79,15 @@ impl Vector {
             name: name.into(),
             files,
             listing,
-            index,
-            captures: Some(captures),
+            index: Arc::new(index),
+            captures: Some(Arc::new(captures)),
             self_made,
             config,
             scheme: None,
             tokenizer: None,
             stamps,
         };
-        Ok(Vector { delivery, mixers, steps: case.steps.map_or(steps, |s| s.min(steps)) })
+        Ok(Vector { delivery, mixers, steps })
     }
 }
 
@@ -104,19 +104,20 @@ fn completed(described: &Map<String, Value>, layers: usize) -> Map<String, Value
 }
 
 /// Parts a file's tensors into weights and values, under a delivery's names.
-fn split(weights: &mut TensorIndex, values: &mut TensorIndex, subject: Subject, layer: usize) {
-    let named = |of: fn(&str, Subject, usize) -> Option<String>, index: &mut TensorIndex| {
-        let tensors = std::mem::take(&mut index.tensors);
-        index.tensors = tensors
-            .into_iter()
-            .filter_map(|(key, mut entry)| {
-                entry.name = of(&key, subject, layer)?;
-                Some((entry.name.clone(), entry))
-            })
-            .collect();
-    };
-    named(weight_name, weights);
-    named(value_name, values);
+fn split(all: TensorIndex, subject: Subject, layer: usize) -> (TensorIndex, TensorIndex) {
+    let (mut weights, mut values) = (TensorIndex::default(), TensorIndex::default());
+    for (key, mut entry) in all.tensors {
+        let (index, name) = match weight_name(&key, subject, layer) {
+            Some(name) => (&mut weights, name),
+            None => match value_name(&key, subject, layer) {
+                Some(name) => (&mut values, name),
+                None => continue,
+            },
+        };
+        entry.name.clone_from(&name);
+        index.tensors.insert(name, entry);
+    }
+    (weights, values)
 }
 
 fn weight_name(key: &str, subject: Subject, layer: usize) -> Option<String> {

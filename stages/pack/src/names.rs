@@ -22,6 +22,10 @@ pub struct TensorInfo {
 pub trait Names {
     /// The tensor of a name.
     fn find(&self, name: &str) -> Option<TensorInfo>;
+    /// Whether there is a tensor of a name.
+    fn has(&self, name: &str) -> bool {
+        self.find(name).is_some()
+    }
     /// All names, in any order.
     fn all(&self) -> Box<dyn Iterator<Item = &str> + '_>;
     /// How integers are packed, where the delivery says so.

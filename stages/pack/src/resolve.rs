@@ -230,8 +230,7 @@ impl Finder<'_> {
         let mut look = |some: &[String], all: &dyn Fn() -> Vec<String>, shape: &[u64]| {
             let mut any = false;
             for ending in Ending::ALL {
-                let there =
-                    |piece: &String| Some(ending.spell(piece)).filter(|n| self.names.find(n).is_some());
+                let there = |piece: &String| Some(ending.spell(piece)).filter(|n| self.names.has(n));
                 let Some(name) = some.iter().find_map(there) else { continue };
                 any = true;
                 // Names that differ in `.weight` alone have the same words.
@@ -310,7 +309,7 @@ impl Finder<'_> {
     ) -> Result<Option<Virtual>, PackError> {
         let (part, role) = (self.part.to_string(), source.role.clone());
         let scales: Vec<String> = found.pieces.iter().map(|piece| beside(piece, "w_scale")).collect();
-        let present = scales.iter().position(|scale| self.names.find(scale).is_some());
+        let present = scales.iter().position(|scale| self.names.has(scale));
         let tensor = found.pieces[present.unwrap_or(0)].clone();
         match (dtype, present) {
             (Dtype::I8, Some(_)) => {}

@@ -207,7 +207,7 @@ impl Finder<'_> {
         companion: &Companion<'_>,
         shape: &[u64],
     ) -> Result<Option<Virtual>, PackError> {
-        let there = |piece: &String| self.names.find(&beside(piece, companion.ending)).is_some();
+        let there = |piece: &String| self.names.has(&beside(piece, companion.ending));
         match found.pieces.iter().any(there) {
             true => self.stored(role, found, companion, shape).map(Some),
             false => Ok(None),
