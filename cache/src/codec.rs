@@ -15,6 +15,8 @@ use serde::de::DeserializeOwned;
 const MAGIC: &[u8; 4] = b"mica";
 const FORMAT: u16 = 1;
 const CHECK: usize = 16;
+/// Room for most values, so that a buffer seldom moves.
+const USUAL: usize = 1 << 10;
 const CHECK_DOMAIN: &str = "mica-cache 2026 envelope check v1";
 
 /// Why bytes are not the value that was asked for.
@@ -70,15 +72,16 @@ pub enum CodecError {
 /// If the type's own `Serialize` fails, or `kind` is longer than 65,535 bytes: faults of the program.
 pub fn encode<T: Serialize>(kind: &str, value: &T) -> Vec<u8> {
     let kind_len = u16::try_from(kind.len()).expect("a kind is a short name");
-    let payload = to_payload(value);
-    let mut out = Vec::with_capacity(8 + kind.len() + CHECK + payload.len());
+    let mut out = Vec::with_capacity(USUAL);
     out.extend_from_slice(MAGIC);
     out.extend_from_slice(&FORMAT.to_le_bytes());
     out.extend_from_slice(&kind_len.to_le_bytes());
     out.extend_from_slice(kind.as_bytes());
-    let check = check(&out, &payload);
-    out.extend_from_slice(&check);
-    out.extend_from_slice(&payload);
+    let head = out.len();
+    out.extend_from_slice(&[0; CHECK]);
+    append_payload(value, &mut out);
+    let sum = check(&out[..head], &out[head + CHECK..]);
+    out[head..head + CHECK].copy_from_slice(&sum);
     out
 }
 
@@ -120,7 +123,14 @@ fn check(head: &[u8], payload: &[u8]) -> [u8; CHECK] {
 
 /// The bare encoding, for those who frame and check it themselves.
 pub(crate) fn to_payload<T: Serialize>(value: &T) -> Vec<u8> {
-    bincode::serde::encode_to_vec(value, bincode::config::standard()).expect("plain data can be encoded")
+    let mut out = Vec::new();
+    append_payload(value, &mut out);
+    out
+}
+
+fn append_payload<T: Serialize>(value: &T, out: &mut Vec<u8>) {
+    bincode::serde::encode_into_std_write(value, out, bincode::config::standard())
+        .expect("plain data can be encoded");
 }
 
 /// Decodes the bare encoding; all of `payload` must be used.
@@ -157,6 +167,14 @@ mod tests {
     use std::collections::BTreeMap;
 
     type Wide = (u128, i128, Option<Vec<String>>, BTreeMap<String, Vec<f64>>, char, bool);
+
+    #[test]
+    fn the_envelope_is_laid_out_as_documented() {
+        let value = Recipe::new("pack", 1).input("w", blake3::hash(b"w"));
+        let (head, payload) = (b"mica\x01\0\x06\0recipe", to_payload(&value));
+        let expected = [&head[..], &check(head, &payload), &payload].concat();
+        assert_eq!(encode("recipe", &value), expected);
+    }
 
     #[test]
     fn every_changed_byte_is_an_error() {

@@ -165,14 +165,20 @@ pub fn name(facts: &Facts, job: Job) -> String {
 impl Graph {
     /// The graph of all models.
     pub fn new<F: Borrow<Facts>>(models: &[F]) -> Graph {
-        let mut g = Graph::default();
+        let jobs: Vec<_> = models.iter().map(|f| jobs(f.borrow())).collect();
+        let count = jobs.iter().map(Vec::len).sum();
+        let mut g = Graph {
+            nodes: Vec::with_capacity(count),
+            names: Vec::with_capacity(count),
+            needs: Vec::with_capacity(count),
+        };
         // by model
         let mut at: Vec<BTreeMap<Job, usize>> = Vec::with_capacity(models.len());
-        for (model, facts) in models.iter().map(Borrow::borrow).enumerate() {
+        for (model, (facts, jobs)) in models.iter().map(Borrow::borrow).zip(jobs).enumerate() {
             at.push(BTreeMap::new());
             let of = |name: &String| models.iter().position(|f| f.borrow().model == *name);
             let base = facts.text_of.as_ref().and_then(of).unwrap_or(model);
-            for (job, needs) in jobs(facts) {
+            for (job, needs) in jobs {
                 let needs = needs.iter().map(|n| *at[model].get(n).unwrap_or_else(|| &at[base][n]));
                 let needs = needs.collect();
                 at[model].insert(job, g.nodes.len());
