@@ -1,4 +1,5 @@
-//! Runs the nodes of a graph on driver threads, the caller's among them, each with its own handle of the database.
+//! Runs the nodes of a graph on driver threads, the caller's among them, each with its own handle of the
+//! database.
 //!
 //! A node starts when all that it needs has settled; the earliest in the graph's order goes first.
 //! Plain threads, never rayon workers: salsa driven from rayon whose bodies use rayon can deadlock.
@@ -19,9 +20,9 @@ struct State {
     halted: bool,
 }
 
-/// Runs `wanted` (ascending, closed under needs) on as many threads as there are handles, this one among them.
-/// `run` is called once a node with the thread's own handle; `None` is success. Without `keep_going`, nothing starts after a failure that
-/// is not a dry run's. Gives the error of each node of the graph that has one.
+/// Runs `wanted` (ascending, closed under needs) on as many threads as there are handles, this one among
+/// them. `run` is called once a node with the thread's own handle. Without `keep_going`, nothing starts after
+/// a failure that is not a dry run's. Gives the error of each node of the graph that has one.
 pub fn run<H: Send>(
     graph: &Graph,
     wanted: &[usize],
