@@ -134,14 +134,22 @@ fn matrices(model: &Model, probe: &Probe<'_>) -> (f64, f64) {
                 }
             }
         }
-        let bytes = pieces
-            .iter()
-            .map(|(p, rows, _)| (*rows as u64).div_ceil(TILE_ROWS) * p.matrix.tile_bytes(0))
-            .sum::<u64>();
+        let sizes =
+            pieces.iter().map(|(p, rows, _)| (*rows as u64).div_ceil(TILE_ROWS) * p.matrix.tile_bytes(0));
+        // shares of equal bytes: pieces differ in size
+        let ends: Vec<u64> = sizes
+            .scan(0, |end, size| {
+                *end += size;
+                Some(*end)
+            })
+            .collect();
+        let bytes = ends.last().copied().unwrap_or_default();
+        let bound = |t: usize| ends.partition_point(|&end| end <= bytes * t as u64 / THREADS as u64);
+        let shares: Vec<_> = (0..THREADS).map(|t| &pieces[bound(t)..bound(t + 1)]).collect();
         let before = probe.run();
         let start = Instant::now();
         std::thread::scope(|s| {
-            for (t, share) in pieces.chunks(pieces.len().div_ceil(THREADS)).enumerate() {
+            for (t, share) in shares.into_iter().enumerate() {
                 let vectors = &vectors;
                 s.spawn(move || {
                     probe::pin(t);
