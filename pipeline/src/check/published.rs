@@ -145,7 +145,7 @@ impl Names for Published {
         match self {
             Published::Files(f) => {
                 let e = f.index.find(name)?;
-                Some(TensorInfo { dtype: Dtype::from_name(e.dtype.name())?, shape: e.shape.clone() })
+                Some(TensorInfo { dtype: e.dtype, shape: e.shape.clone() })
             }
             Published::Generated(index) => index.info(name),
         }

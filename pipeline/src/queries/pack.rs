@@ -11,7 +11,6 @@ use mica_digest::Pieces;
 use mica_fetch::tensor_digest_parallel;
 use mica_pack::{Contents, Dtype, PackFailure, Resolved, Virtual};
 use std::borrow::Cow;
-use std::str::FromStr;
 
 /// The kind of a packed layer's blob.
 pub const KIND: &str = "packed-layer";
@@ -100,7 +99,6 @@ impl Contents for Hands<'_> {
 
     fn pieces(&self, dtype: Dtype, shape: &[u64]) -> std::result::Result<Pieces, BodyError> {
         let bytes = shape.iter().product::<u64>() * dtype.bytes();
-        let dtype = mica_fetch::Dtype::from_str(dtype.name()).map_err(BodyError::stage)?;
         Ok(mica_fetch::tensor_pieces(dtype, shape, bytes))
     }
 
@@ -110,8 +108,7 @@ impl Contents for Hands<'_> {
         shape: &[u64],
         bytes: Vec<u8>,
     ) -> std::result::Result<Digest, BodyError> {
-        let delivered = mica_fetch::Dtype::from_str(dtype.name()).map_err(BodyError::stage)?;
-        let digest = tensor_digest_parallel(delivered, shape, [&bytes[..]].into_iter());
+        let digest = tensor_digest_parallel(dtype, shape, [&bytes[..]].into_iter());
         self.made.put(self.env, &format!("{TENSOR}{digest}"), &bytes)?;
         Ok(digest)
     }

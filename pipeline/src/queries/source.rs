@@ -16,7 +16,6 @@ use mica_models::{Part, Stack};
 use mica_pack::{Resolved, Virtual};
 use mica_score::decode::{CaptureChain, CaptureLabel};
 use std::borrow::Cow;
-use std::str::FromStr;
 use std::sync::Arc;
 
 /// A stage's refusal that belongs to a delivery as a whole.
@@ -126,8 +125,7 @@ pub fn entry(index: &TensorIndex, v: &Virtual) -> std::result::Result<TensorEntr
     for piece in &v.pieces {
         extents.extend(index.get(piece)?.extents.iter().cloned());
     }
-    let dtype = mica_fetch::Dtype::from_str(v.dtype.name())?;
-    Ok(TensorEntry { name: v.pieces.join(" "), dtype, shape: v.shape.clone(), extents })
+    Ok(TensorEntry { name: v.pieces.join(" "), dtype: v.dtype, shape: v.shape.clone(), extents })
 }
 
 /// The digests of a part's tensors, each read only where no stamp vouches for it.

@@ -10,7 +10,7 @@ use mica_cache::{Digest, encode};
 use mica_fetch::TensorIndex;
 use mica_models::hir::{Function, Op};
 use mica_models::{Part, Stack};
-use mica_pack::{Dtype, Names, Resolved, Scheme, TensorInfo};
+use mica_pack::{Names, Resolved, Scheme, TensorInfo};
 use std::sync::Arc;
 
 /// What is run of a description.
@@ -120,11 +120,10 @@ impl<'a> Delivered<'a> {
 impl Names for Delivered<'_> {
     fn find(&self, name: &str) -> Option<TensorInfo> {
         let e = self.index.find(name)?;
-        let dtype = Dtype::from_name(e.dtype.name())?;
-        Some(TensorInfo { dtype, shape: e.shape.clone() })
+        Some(TensorInfo { dtype: e.dtype, shape: e.shape.clone() })
     }
     fn has(&self, name: &str) -> bool {
-        self.index.find(name).is_some_and(|e| Dtype::from_name(e.dtype.name()).is_some())
+        self.index.find(name).is_some()
     }
     fn all(&self) -> Box<dyn Iterator<Item = &str> + '_> {
         Box::new(self.index.tensors.keys().map(String::as_str))

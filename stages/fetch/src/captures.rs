@@ -7,8 +7,8 @@ mod map;
 mod origin;
 
 use half::{bf16, f16};
+use mica_dtype::Dtype;
 
-use crate::dtype::Dtype;
 use crate::error::FetchError;
 use crate::files::DeliveryFiles;
 use crate::index::{TensorEntry, TensorIndex};
@@ -121,7 +121,7 @@ fn array<T>(entry: &TensorEntry, values: Vec<T>) -> Result<Array<T>, FetchError>
 }
 
 fn width(entry: &TensorEntry) -> usize {
-    entry.dtype.size() as usize
+    entry.dtype.bytes() as usize
 }
 
 /// The element's bytes; `chunks_exact` by the type's own width makes the length right.

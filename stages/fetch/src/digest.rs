@@ -3,8 +3,8 @@
 //! Two tensors have one digest exactly if type, shape and canonical bytes are the same, whatever file,
 //! shard, container or name they arrived under.
 
-use crate::dtype::Dtype;
 use mica_digest::Pieces;
+use mica_dtype::Dtype;
 
 /// BLAKE3-256.
 pub type Digest = blake3::Hash;

@@ -4,7 +4,8 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::dtype::Dtype;
+use mica_dtype::Dtype;
+
 use crate::torch::{ArchiveFault, PickleFault};
 
 /// Why a delivery cannot be read. `path` is the file at fault, as the caller spelled its directory.

@@ -6,11 +6,11 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
+use mica_dtype::Dtype;
 use serde::{Deserialize, Serialize};
 
 use crate::container::Container;
 use crate::digest::{Digest, tensor_digest, tensor_digest_parallel};
-use crate::dtype::Dtype;
 use crate::error::FetchError;
 use crate::files::DeliveryFiles;
 use crate::listing::{Listing, Weights, folder_of};
@@ -52,7 +52,7 @@ impl TensorEntry {
 
     /// The number of elements.
     pub fn elements(&self) -> u64 {
-        self.bytes() / self.dtype.size()
+        self.bytes() / self.dtype.bytes()
     }
 
     /// The tensor's bytes, one slice an extent.
@@ -143,7 +143,7 @@ pub fn index_file(files: &dyn DeliveryFiles, file: u32) -> Result<TensorIndex, F
 /// Bytes of a tensor. A shape that overflows without its zeros is refused even if a zero makes it empty:
 /// whether it overflows must not depend on the order of multiplication.
 pub(crate) fn byte_count(dtype: Dtype, shape: &[u64]) -> Option<u64> {
-    let nonzero = shape.iter().filter(|&&d| d != 0).try_fold(dtype.size(), |n, &d| n.checked_mul(d))?;
+    let nonzero = shape.iter().filter(|&&d| d != 0).try_fold(dtype.bytes(), |n, &d| n.checked_mul(d))?;
     Some(if shape.contains(&0) { 0 } else { nonzero })
 }
 

@@ -35,11 +35,11 @@ pub use captures::{
 pub use config::RawConfig;
 pub use container::is_weights;
 pub use digest::{Digest, tensor_digest, tensor_digest_parallel, tensor_pieces};
-pub use dtype::Dtype;
 pub use error::FetchError;
 pub use files::{DeliveryFiles, MappedDelivery};
 pub use index::{Extent, MAX_RANK, TensorEntry, TensorIndex, index, index_file};
 pub use listing::{FileEntry, ListOptions, Listing, Weights, list};
+pub use mica_dtype::Dtype;
 pub use quantization::quantization;
 pub use shard_index::{is_index, shards};
 pub use tokenizer::Tokenizer;

@@ -10,11 +10,12 @@ use std::collections::btree_map::Entry;
 use std::fmt;
 use std::path::Path;
 
+use mica_dtype::Dtype;
 use serde::Deserialize;
 use serde::de::{Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
 use crate::container::impostor;
-use crate::dtype::Dtype;
+use crate::dtype;
 use crate::error::FetchError;
 use crate::index::{Extent, MAX_RANK, TensorEntry, byte_count};
 use crate::strict_json::UniqueMap;
@@ -97,7 +98,7 @@ fn header_bytes<'a>(path: &Path, bytes: &'a [u8]) -> Result<&'a [u8], FetchError
 fn checked(path: &Path, name: &str, wire: Wire<'_>, available: u64) -> Result<(Dtype, Vec<u64>), FetchError> {
     let path = || path.to_owned();
     let tensor = || name.to_owned();
-    let dtype: Dtype = wire.dtype.parse().map_err(|reason| FetchError::UnknownDtype {
+    let dtype = dtype::named(&wire.dtype).map_err(|reason| FetchError::UnknownDtype {
         path: path(),
         tensor: tensor(),
         reason: Box::new(reason),

@@ -132,7 +132,7 @@ impl<'a> Archive<'a> {
                 return Err(ArchiveFault::NoStorage { key: key.to_owned(), record: record(key) });
             };
             let found = range.end - range.start;
-            let expected = storage.elements.saturating_mul(storage.dtype.size());
+            let expected = storage.elements.saturating_mul(storage.dtype.bytes());
             if found != expected {
                 return Err(ArchiveFault::StorageSize { record: record(key), expected, found });
             }
@@ -160,12 +160,12 @@ fn entry(
     if !contiguous(&shape, &strides) {
         return Err(FetchError::NotContiguous { path: path(), tensor: tensor_name(), shape, strides });
     }
-    let end = (len / dtype.size()).checked_add(tensor.offset);
+    let end = (len / dtype.bytes()).checked_add(tensor.offset);
     let start = storages.get(key).copied();
     match (start, end) {
         (Some(start), Some(end)) if end <= elements => {
             // Inside the storage, whose bytes were counted.
-            let extents = vec![Extent { file, offset: start + tensor.offset * dtype.size(), len }];
+            let extents = vec![Extent { file, offset: start + tensor.offset * dtype.bytes(), len }];
             Ok(TensorEntry { name: tensor_name(), dtype, shape, extents })
         }
         _ => Err(FetchError::OutsideStorage {

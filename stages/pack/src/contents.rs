@@ -1,9 +1,9 @@
 //! What packing asks of the delivery's values.
 
-use crate::dtype::Dtype;
 use crate::packed::Digest;
 use crate::resolve::Virtual;
 use mica_digest::Pieces;
+use mica_dtype::Dtype;
 use std::borrow::Cow;
 
 /// The values of delivered tensors and a place for converted ones.

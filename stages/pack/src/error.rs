@@ -1,7 +1,7 @@
 //! What can be wrong between a delivery and a model, each with the facts that put it right.
 
-use crate::dtype::Dtype;
 use crate::scheme::Described;
+use mica_dtype::Dtype;
 use mica_models::ModelError;
 
 /// Why a part cannot be packed. `role` is the weight's name within the part, `tensor` a delivered name.

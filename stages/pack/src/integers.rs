@@ -5,12 +5,12 @@
 //! A piece is made and hashed on one thread and then forgotten.
 
 use crate::contents::Contents;
-use crate::dtype::Dtype;
 use crate::error::{PackError, PackFailure};
 use crate::in_words::{InWords, Unread};
 use crate::packed::Source;
 use crate::resolve::{ResolvedRole, Virtual};
 use crate::words::{Packing, Unpack};
+use mica_dtype::Dtype;
 use rayon::prelude::*;
 use std::borrow::Cow;
 use std::convert::Infallible;

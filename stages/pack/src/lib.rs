@@ -11,7 +11,6 @@
 
 mod contents;
 mod convert;
-mod dtype;
 mod error;
 mod in_words;
 mod integers;
@@ -27,9 +26,9 @@ mod unpack;
 mod words;
 
 pub use contents::Contents;
-pub use dtype::Dtype;
 pub use error::{PackError, PackFailure};
 pub use in_words::{InWords, RoleInWords};
+pub use mica_dtype::Dtype;
 pub use names::{Names, TensorInfo, unread};
 pub use pack::pack;
 pub use packed::{Digest, PackedLayer, PackedTensor, Source};

@@ -1,8 +1,8 @@
 //! What a delivery has, by name, without its values.
 
-use crate::dtype::Dtype;
 use crate::resolve::Resolved;
 use crate::scheme::Scheme;
+use mica_dtype::Dtype;
 use mica_models::naming::Naming;
 use std::collections::HashSet;
 

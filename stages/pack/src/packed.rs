@@ -3,7 +3,7 @@
 //! It must not know a file, an offset, a tensor's delivered name or a layer's number, so that the same
 //! weights in another container, under another prefix or in another layer pack to an equal value.
 
-use crate::dtype::Dtype;
+use mica_dtype::Dtype;
 use mica_models::analysis::WeightUse;
 use serde::{Deserialize, Serialize};
 

@@ -3,11 +3,11 @@
 //! Reads the index, never a value. A weight is quantized if its scales lie beside it (`w_scale`), and packed
 //! if its words are there in its place.
 
-use crate::dtype::Dtype;
 use crate::error::PackError;
 use crate::names::{Names, TensorInfo, nearest};
 use crate::packed::{PackedLayer, PackedTensor, Source};
 use crate::words::Unpack;
+use mica_dtype::Dtype;
 use mica_models::analysis::{WeightUse, fused_groups, weight_uses};
 use mica_models::hir::Function;
 use mica_models::naming::{SourceForm, WeightSource, expert_name, sources};
@@ -321,7 +321,7 @@ impl Finder<'_> {
                 let scale = scales[at].clone();
                 return Err(PackError::UnusedScale { part, role, tensor, found: dtype, scale });
             }
-            (_, None) if dtype.is_weight_float() => return Ok(None),
+            (_, None) if dtype.is_narrow_float() => return Ok(None),
             (_, None) => {
                 let expected = "F32, F16 or BF16, or I8 with scales";
                 return Err(PackError::Dtype { part, role, tensor, found: dtype, expected });
@@ -358,7 +358,7 @@ impl Finder<'_> {
                 let expected = format!("scaled by {:?}, the last a divisor of the weight's", found.shape);
                 return Err(self.shape(role, scale, info.shape, expected));
             }
-            if !info.dtype.is_weight_float() {
+            if !info.dtype.is_narrow_float() {
                 let (part, role, tensor) = (self.part.to_string(), role.into(), scale.clone());
                 let expected = "a scale of F16, BF16 or F32";
                 return Err(PackError::Dtype { part, role, tensor, found: info.dtype, expected });

@@ -1,7 +1,6 @@
 //! A delivery in memory, for tests: tensors by name that can be put in, taken out and renamed.
 
 use crate::contents::Contents;
-use crate::dtype::Dtype;
 use crate::error::PackFailure;
 use crate::names::{Names, TensorInfo};
 use crate::pack::pack;
@@ -10,6 +9,7 @@ use crate::place::places;
 use crate::resolve::{Virtual, resolve};
 use crate::scheme::Scheme;
 use mica_digest::Pieces;
+use mica_dtype::Dtype;
 use mica_models::stack::{Part, Stack};
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
@@ -35,7 +35,7 @@ impl MemoryDelivery {
         let file = safetensors::SafeTensors::deserialize(file).expect("a safetensors file");
         let mut delivery = MemoryDelivery::default();
         for (name, view) in file.tensors() {
-            let dtype = Dtype::from_name(&view.dtype().to_string()).expect("a dtype of a delivery");
+            let dtype = view.dtype().to_string().parse().expect("a dtype of a delivery");
             let shape: Vec<u64> = view.shape().iter().map(|&n| n as u64).collect();
             delivery.insert(&name, dtype, &shape, view.data().to_vec());
         }

@@ -2,13 +2,13 @@
 //! the weight unpacks it again ([`InWords`]).
 
 use crate::contents::Contents;
-use crate::dtype::Dtype;
 use crate::error::{PackError, PackFailure};
 use crate::in_words::InWords;
 use crate::integers::{failed, in_words, named};
 use crate::packed::Source;
 use crate::resolve::{ResolvedRole, Virtual};
 use crate::words::Unpack;
+use mica_dtype::Dtype;
 
 /// A weight in its canonical form.
 pub(crate) struct Unpacked {

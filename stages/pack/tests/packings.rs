@@ -26,7 +26,7 @@ fn layer_0() -> Vec<NewTensor> {
 fn delivery(tensors: Vec<NewTensor>, config: &Value) -> MemoryDelivery {
     let mut delivery = MemoryDelivery::default();
     for t in tensors {
-        delivery.insert(&t.name, Dtype::from_name(t.dtype.name()).unwrap(), &t.shape, t.bytes);
+        delivery.insert(&t.name, t.dtype, &t.shape, t.bytes);
     }
     delivery.scheme = config.as_object().map(|fields| Scheme::from_config(fields).unwrap());
     delivery
@@ -72,7 +72,7 @@ struct Replaced {
     zeros: Vec<u8>,
 }
 
-fn replaced(format: PackedFormat, groups: u64, dtype: mica_fetch::Dtype, zero_points: bool) -> Replaced {
+fn replaced(format: PackedFormat, groups: u64, dtype: Dtype, zero_points: bool) -> Replaced {
     let mut tensors = layer_0();
     let fused = format!("{EXPERTS}down_proj.");
     tensors.retain(|t| !t.name.starts_with(&fused));
@@ -84,8 +84,8 @@ fn replaced(format: PackedFormat, groups: u64, dtype: mica_fetch::Dtype, zero_po
         let mut int4 = |least: u64| (next() % (16 - least) + least) as u8;
         let q: Vec<u8> = (0..rows * cols).map(|_| int4(0).wrapping_sub(8)).collect();
         let z: Vec<i8> = (0..rows * groups).map(|_| int4(1).wrapping_sub(8) as i8).collect();
-        let s: Vec<u8> = (0..rows * groups * dtype.size()).map(|_| next() as u8).collect();
-        let weight = NewTensor::new("w", mica_fetch::Dtype::I8, &[rows, cols], q.clone());
+        let s: Vec<u8> = (0..rows * groups * dtype.bytes()).map(|_| next() as u8).collect();
+        let weight = NewTensor::new("w", Dtype::I8, &[rows, cols], q.clone());
         let scale = NewTensor::new("s", dtype, &[rows, groups], s.clone());
         let zero = zero_points.then_some(&z[..]);
         tensors.extend(format.matrix(&format!("{EXPERTS}{expert}.down_proj"), &weight, &scale, zero, 4));
@@ -121,7 +121,7 @@ fn content(delivery: &MemoryDelivery, source: &Source, places: &[(mica_pack::Dig
 #[test]
 fn a_stretch_is_read_without_the_rest() {
     for format in PackedFormat::ALL {
-        let mut r = replaced(format, 2, mica_fetch::Dtype::F16, true);
+        let mut r = replaced(format, 2, Dtype::F16, true);
         let (layer, places) = with_places(&mut r.delivery);
         let tensor = layer.tensor(ROLE).unwrap();
         let wholes = [
@@ -153,7 +153,7 @@ fn a_stretch_is_read_without_the_rest() {
 fn groups_scales_and_zero_points_arrive_exactly() {
     for format in PackedFormat::ALL {
         for groups in [1, 2, 4] {
-            for dtype in [mica_fetch::Dtype::F16, mica_fetch::Dtype::BF16, mica_fetch::Dtype::F32] {
+            for dtype in [Dtype::F16, Dtype::BF16, Dtype::F32] {
                 for zero_points in [false, true] {
                     let mut r = replaced(format, groups, dtype, zero_points);
                     let (layer, places) = with_places(&mut r.delivery);
@@ -189,7 +189,7 @@ fn integers_are_named_by_what_they_are() {
         let digest = layer.tensor(ROLE).unwrap().data.digest;
         (digest, delivery.digest(&own).unwrap())
     };
-    let mut words = replaced(Compressed, 2, mica_fetch::Dtype::F16, false);
+    let mut words = replaced(Compressed, 2, Dtype::F16, false);
     let resolved = resolve(&words.delivery, &stack(), Part::Layer(0)).unwrap();
     let layer = pack(&resolved, &mut words.delivery).unwrap();
     for role in resolved.roles.iter().filter(|role| role.unpack.is_some()) {
@@ -228,7 +228,7 @@ fn integers_are_named_by_what_they_are() {
 /// compressed-tensors before it packed zero points.
 #[test]
 fn plain_zero_points() {
-    let mut r = replaced(PackedFormat::CompressedTensors, 2, mica_fetch::Dtype::F16, true);
+    let mut r = replaced(PackedFormat::CompressedTensors, 2, Dtype::F16, true);
     for (expert, zeros) in r.zeros.chunks(256).enumerate() {
         let name = format!("{EXPERTS}{expert}.down_proj.weight_zero_point");
         r.delivery.insert(&name, Dtype::I8, &[128, 2], zeros.to_vec());

@@ -76,7 +76,7 @@ fn check_sources(tensor: &PackedTensor) -> Result<(), QuantizeError> {
         return shape("data", &tensor.data, format!("as many elements as {:?}", tensor.shape));
     }
     let Some(scale) = &tensor.scale else {
-        if !tensor.data.dtype.is_weight_float() {
+        if !tensor.data.dtype.is_narrow_float() {
             let expected = "F32, F16 or BF16, or I8 with scales";
             return dtype("data", tensor.data.dtype, expected);
         }
@@ -90,7 +90,7 @@ fn check_sources(tensor: &PackedTensor) -> Result<(), QuantizeError> {
     if tensor.data.dtype != Dtype::I8 {
         return dtype("data", tensor.data.dtype, "I8, since it has scales");
     }
-    if !scale.dtype.is_weight_float() {
+    if !scale.dtype.is_narrow_float() {
         return dtype("scale", scale.dtype, "F16, BF16 or F32");
     }
     // The scales keep the leading dimensions and have one element a group in place of the columns.

@@ -143,7 +143,7 @@ struct Named<'a>(&'a Source);
 impl Names for Named<'_> {
     fn find(&self, name: &str) -> Option<TensorInfo> {
         let entry = self.0.delivery.index.find(name)?;
-        Some(TensorInfo { dtype: Dtype::from_name(entry.dtype.name())?, shape: entry.shape.clone() })
+        Some(TensorInfo { dtype: entry.dtype, shape: entry.shape.clone() })
     }
 
     fn all(&self) -> Box<dyn Iterator<Item = &str> + '_> {
@@ -179,11 +179,10 @@ impl Contents for Held<'_> {
 
     fn pieces(&self, dtype: Dtype, shape: &[u64]) -> Result<Pieces, Self::Error> {
         let bytes = shape.iter().product::<u64>() * dtype.bytes();
-        Ok(mica_fetch::tensor_pieces(dtype.name().parse()?, shape, bytes))
+        Ok(mica_fetch::tensor_pieces(dtype, shape, bytes))
     }
 
     fn store(&mut self, dtype: Dtype, shape: &[u64], bytes: Vec<u8>) -> Result<Digest, Self::Error> {
-        let dtype = dtype.name().parse()?;
         let digest = mica_fetch::tensor_digest(dtype, shape, std::iter::once(bytes.as_slice()));
         self.bytes.insert(digest, bytes);
         Ok(digest)

@@ -1,11 +1,11 @@
 //! Quantized experts in the formats of the Hugging Face ecosystem: integers packed into 32-bit words,
 //! expert by expert. Only the packing differs from the int8 containers that they are made from.
 
+use mica_dtype::Dtype;
 use serde_json::{Value, json};
 
 use super::rewrite::{halves, outer};
 use super::writer::NewTensor;
-use crate::dtype::Dtype;
 
 /// A format of packed integers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -183,7 +183,7 @@ fn transpose<T: Copy>(values: &[T], rows: usize) -> Vec<T> {
 }
 
 fn transpose_scales(scale: &NewTensor) -> NewTensor {
-    let size = scale.dtype.size() as usize;
+    let size = scale.dtype.bytes() as usize;
     let elements: Vec<&[u8]> = scale.bytes.chunks_exact(size).collect();
     let bytes = transpose(&elements, scale.shape[0] as usize).concat();
     NewTensor::new("", scale.dtype, &[scale.shape[1], scale.shape[0]], bytes)

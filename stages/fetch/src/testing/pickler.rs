@@ -3,8 +3,9 @@
 
 use std::collections::BTreeMap;
 
+use mica_dtype::Dtype;
+
 use super::writer::NewTensor;
-use crate::dtype::Dtype;
 
 /// Pairs that Python's pickler writes at once.
 const BATCH: usize = 1000;

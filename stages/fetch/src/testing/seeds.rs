@@ -1,9 +1,10 @@
 //! Small sound inputs of every reader, for mutation.
 
+use mica_dtype::Dtype;
+
 use super::pickler::dictionary;
 use super::torch::torch_bytes;
 use super::writer::{NewTensor, safetensors_bytes};
-use crate::dtype::Dtype;
 
 /// Four tensors, one empty and one a scalar.
 pub(super) fn tensors() -> Vec<NewTensor> {

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use crate::dtype::Dtype;
+use mica_dtype::Dtype;
 
 /// A tensor to be written.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -10,8 +10,9 @@ mod opcode;
 
 use std::collections::{HashMap, HashSet};
 
+use mica_dtype::Dtype;
+
 use super::fault::PickleFault;
-use crate::dtype::Dtype;
 use crate::index::MAX_RANK;
 
 /// How deep unfinished tuples and dictionaries may nest; a tensor needs four.

@@ -1,9 +1,9 @@
 //! Archives whose records, pickle and tensors do not go together, then what no table can list.
 
+use mica_dtype::Dtype;
 use proptest::prelude::*;
 
 use super::*;
-use crate::dtype::Dtype;
 use crate::testing::{
     Content, NewTensor, Record, check_torch, dictionary, torch_bytes, torch_records, zip_bytes,
 };

@@ -2,10 +2,10 @@
 //! delivery's quantization configuration say the same.
 
 use super::{Ending, Finder, Found, ResolvedRole, Virtual, beside};
-use crate::dtype::Dtype;
 use crate::error::PackError;
 use crate::scheme::{Described, Scheme};
 use crate::words::{Packing, Unpack};
+use mica_dtype::Dtype;
 use mica_models::analysis::WeightUse;
 use mica_models::naming::WeightSource;
 

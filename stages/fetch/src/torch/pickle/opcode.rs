@@ -1,7 +1,8 @@
 //! The instructions: their bytes, their arguments, and the names of those that are refused.
 
+use mica_dtype::Dtype;
+
 use super::{Global, Machine, Pickled, Value};
-use crate::dtype::Dtype;
 use crate::torch::fault::PickleFault;
 
 /// torch's storage types and their elements; those that Python can pickle and that have a use here.
