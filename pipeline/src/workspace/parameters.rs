@@ -3,7 +3,8 @@
 //! Such a model is the file's own with a field or two changed, under the name that the target has for it, and is
 //! there only where it is asked for. Op vectors take `call` alone: `score:ops[call=4].deltanet[steps=4]`.
 
-use super::{Config, Workspace, per_call};
+use super::checks::per_call;
+use super::{Config, Workspace};
 use crate::error::CliError;
 use std::collections::BTreeSet;
 

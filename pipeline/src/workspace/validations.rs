@@ -22,7 +22,7 @@ pub struct Vectors {
     /// Name of the device.
     pub device: String,
     /// Tokens that a call takes, where a validation has as many steps.
-    #[serde(default = "super::one_token")]
+    #[serde(default = "super::model::one_token")]
     pub tokens_per_call: u64,
 }
 
