@@ -1,8 +1,8 @@
 //! A register of 512 bits for the values of all lanes: the compiler breaks loops over arrays of sixteen into narrower
 //! registers, or none, as soon as binary32 and binary64 meet.
 
+use super::lanes::{LANES, Lanes};
 use super::machine::Machine;
-use super::{LANES, Lanes};
 use std::arch::is_x86_feature_detected;
 use std::arch::x86_64::*;
 

@@ -1,7 +1,10 @@
 //! Values of sixteen lanes and what the search does with them, by kind of processor. Every operation gives the same bits
 //! on all kinds.
 
-use super::{LANES, Lanes, ROUND};
+use super::lanes::{LANES, Lanes};
+
+/// 1.5 · 2^23: adding and subtracting it rounds |x| < 2^22 to an integer, ties to even.
+pub(super) const ROUND: f32 = 12_582_912.0;
 
 /// A kind of processor. A value of it is the proof that this one is of the kind.
 ///

@@ -1,5 +1,7 @@
 //! The search against the documented rule done plainly, at every register width, and at the extremes.
 
+use super::candidates::CANDIDATES;
+use super::sums::TERMS;
 use super::*;
 use half::f16;
 
