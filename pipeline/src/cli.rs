@@ -240,7 +240,7 @@ pub enum CapturesBy {
 /// A field and its number.
 fn field(text: &str) -> Result<(String, u32), String> {
     let (name, value) = text.split_once('=').ok_or("expected FIELD=N")?;
-    let value = value.parse().map_err(|_| format!("{value:?} is no whole number"))?;
+    let value = value.parse().map_err(|_| format!("{value:?} is no whole number from 0 to {}", u32::MAX))?;
     Ok((name.into(), value))
 }
 

@@ -39,8 +39,23 @@ fn mistakes_are_named_before_anything_is_written() {
     std::fs::create_dir(&full).unwrap();
     std::fs::write(full.join("a"), "a").unwrap();
     let new = dir.path().join("new");
-    let table: [(&[&str], &Path, &str); 4] = [
+    let [file, link] = ["file", "link"].map(|name| dir.path().join(name));
+    std::fs::write(&file, "a").unwrap();
+    std::os::unix::fs::symlink("nowhere", &link).unwrap();
+    let table: [(&[&str], &Path, &str); 12] = [
         (&["--layers", "1"], &full, "is not empty"),
+        (&["--layers", "1"], &file, "file is no folder"),
+        (&["--layers", "1"], &link, "link is a link to nothing"),
+        (&["--layers", "1"], &dir.path().join("n".repeat(256)), "File name too long"),
+        (&["--layers", "1", "--vocab", "64", "--set", "vocab_size=32"], &new, "vocab_size is set twice"),
+        (&["--layers", "1", "--set", "num_hidden_layers=2"], &new, "--layers says how many"),
+        (&["--layers", "1", "--set", "full_attention_interval=1"], &new, "layer_types names the kind"),
+        (
+            &["--layers", "1", "--tokens", "5", "--set", "max_position_embeddings=4"],
+            &new,
+            "ends at 4 positions",
+        ),
+        (&["--layers", "1", "--set", "hidden_size=4294967296"], &new, "no whole number from 0 to 4294967295"),
         (&["--layers", "41"], &new, "has 40 layers, and 41 were asked for"),
         (&["--layers", "8", "--distinct-layers", "3"], &new, "take a multiple of 4"),
         (&["--layers", "1", "--format", "bf16", "--packed"], &new, "needs --format w4a16"),
@@ -50,5 +65,7 @@ fn mistakes_are_named_before_anything_is_written() {
         assert_eq!(o.status.code(), Some(2), "{args:?}");
         assert!(said(&o).contains(words), "{args:?}: {}", said(&o));
     }
-    assert_eq!(left(dir.path()), ["full"]);
+    let mut left = left(dir.path());
+    left.sort();
+    assert_eq!(left, ["file", "full", "link"]);
 }

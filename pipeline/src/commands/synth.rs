@@ -30,10 +30,7 @@ pub fn run(s: &Synth) -> Result<u8, CliError> {
     if s.packed && !quantized {
         return Err(CliError::Usage("--packed packs experts of four bits: it needs --format w4a16".into()));
     }
-    if s.out.read_dir().is_ok_and(|mut d| d.next().is_some()) {
-        let path = s.out.display();
-        return Err(CliError::Usage(format!("{path} is not empty; take a folder that is, or a new one")));
-    }
+    let out_dir = place(&s.out)?;
     let usage = |e: &dyn std::fmt::Display| CliError::Usage(e.to_string());
     let mut set = s.set.clone();
     set.extend(s.vocab.map(|rows| ("vocab_size".to_string(), rows)));
@@ -48,7 +45,7 @@ pub fn run(s: &Synth) -> Result<u8, CliError> {
     };
     let tensors = delivery(&stack, &form).map_err(|e| usage(&e))?;
     let files = Files::plan(&tensors, s.shard_size.unwrap_or(u64::MAX));
-    let parent = match s.out.parent() {
+    let parent = match out_dir.parent() {
         Some(p) if p != Path::new("") => p,
         _ => Path::new("."),
     };
@@ -56,6 +53,13 @@ pub fn run(s: &Synth) -> Result<u8, CliError> {
         let path = path.to_path_buf();
         move |source| refused(path, source)
     };
+    if u64::from(s.tokens) > stack.facts.max_positions {
+        let most = stack.facts.max_positions;
+        return Err(CliError::Usage(format!(
+            "--tokens {}: the configuration ends at {most} positions",
+            s.tokens
+        )));
+    }
     let prompt = prompt(s, &stack);
     let plan = match s.captures {
         Some(_) => Some(captures::plan(&stack, prompt.to_vec(), s.tokens.into()).map_err(|e| usage(&e))?),
@@ -65,6 +69,11 @@ pub fn run(s: &Synth) -> Result<u8, CliError> {
     sweep(parent).map_err(failed(parent))?;
     room(parent, files.bytes.saturating_add(plan.as_ref().map_or(0, Plan::bytes)))?;
     let partial = Partial::new(parent).map_err(failed(parent))?;
+    // known before the first byte rather than after the last
+    partial.fits(&out_dir).map_err(|e| {
+        let path = s.out.display();
+        CliError::Usage(format!("{path}: no folder can take its place ({e}); take a new one, or one in it"))
+    })?;
     let progress = Progress::hidden();
     progress.start(files.bytes >> 20);
     let done = Cell::new(0);
@@ -87,6 +96,7 @@ pub fn run(s: &Synth) -> Result<u8, CliError> {
         quantized,
         profile: s.profile,
         captured: s.captures,
+        tokens: s.tokens,
         out: &s.out.display().to_string(),
         captures: CAPTURES,
     };
@@ -107,15 +117,41 @@ pub fn run(s: &Synth) -> Result<u8, CliError> {
             other => CliError::Usage(format!("{}: {other}", named.display())),
         })?,
     }
-    partial.publish(&s.out).map_err(failed(&s.out))?;
-    let gigabytes = files.bytes as f64 / 1e9;
-    say(&format!("{gigabytes:.2} GB in {written:.1} s, {:.2} GB/s", gigabytes / written));
+    partial.publish(&out_dir).map_err(failed(&s.out))?;
+    let rate = files.bytes as f64 / 1e9 / written;
+    say(&format!("{} in {written:.1} s, {rate:.2} GB/s", size(files.bytes)));
     if let Some(plan) = &plan {
         let (megabytes, seconds) = (plan.bytes() as f64 / 1e6, start.elapsed().as_secs_f64() - written);
         say(&format!("captures of our own evaluator, {megabytes:.1} MB in {seconds:.1} s"));
     }
-    out(&format!("{}\n", s.out.join(crate::workspace::FILE).display()));
+    out(&format!("{}\n", s.out.join(crate::workspace::FILE).display()))?;
     Ok(WELL)
+}
+
+/// The folder that is written: `out`, or where a link leads. What is there already has to be an empty folder, and not the
+/// one that the command was started in, which would be gone from under whoever stands in it.
+fn place(out: &Path) -> Result<PathBuf, CliError> {
+    let refuse = |why: &str| {
+        let path = out.display();
+        Err(CliError::Usage(format!("{path} {why}; take a folder that is empty, or a new one")))
+    };
+    if fs::symlink_metadata(out).is_err_and(|e| e.kind() == ErrorKind::NotFound) {
+        return Ok(out.to_path_buf());
+    }
+    let read = |source| CliError::Read { path: out.to_path_buf(), source };
+    let real = match fs::canonicalize(out) {
+        Err(e) if e.kind() == ErrorKind::NotFound => return refuse("is a link to nothing"),
+        found => found.map_err(read)?,
+    };
+    match real.read_dir().map(|mut entries| entries.next().is_none()) {
+        Err(e) if e.kind() == ErrorKind::NotADirectory => refuse("is no folder"),
+        Err(e) => Err(read(e)),
+        Ok(false) => refuse("is not empty"),
+        Ok(true) if std::env::current_dir().is_ok_and(|here| here == real) => {
+            refuse("is the folder you are in")
+        }
+        Ok(true) => Ok(real),
+    }
 }
 
 /// A file that could not be written; with what to do where a disk, a quota or a limit of file sizes is full.
@@ -145,11 +181,20 @@ fn enough(dir: &Path, needed: u64, free: u64) -> Result<(), CliError> {
         return Ok(());
     }
     Err(CliError::Usage(format!(
-        "the delivery takes {:.1} GB and {} has {:.1} GB free; {LESS}",
-        needed as f64 / 1e9,
+        "the delivery takes {} and {} has {} free; {LESS}",
+        size(needed),
         dir.display(),
-        free as f64 / 1e9
+        size(free)
     )))
+}
+
+/// Bytes for a person.
+fn size(bytes: u64) -> String {
+    match bytes {
+        0..1_000_000 => format!("{:.1} kB", bytes as f64 / 1e3),
+        1_000_000..1_000_000_000 => format!("{:.1} MB", bytes as f64 / 1e6),
+        _ => format!("{:.2} GB", bytes as f64 / 1e9),
+    }
 }
 
 /// One file, on the disk when this returns.
@@ -202,6 +247,6 @@ mod tests {
     fn a_disk_without_room_is_named_with_both_figures() {
         assert!(enough(Path::new("d"), 1 << 30, 1 << 30).is_ok());
         let e = enough(Path::new("d"), 34_900_000_000, 1_250_000_000).unwrap_err().to_string();
-        assert!(e.contains("takes 34.9 GB and d has 1.2 GB free"), "{e}");
+        assert!(e.contains("takes 34.90 GB and d has 1.25 GB free"), "{e}");
     }
 }

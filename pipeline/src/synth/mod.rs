@@ -57,6 +57,20 @@ pub enum SynthError {
         /// Those that are numbers.
         known: String,
     },
+    /// A field that something else decides.
+    #[error("{field} is not set as a field: {decided}")]
+    Decided {
+        /// As asked for.
+        field: String,
+        /// By what, and what to do.
+        decided: &'static str,
+    },
+    /// A field with two numbers.
+    #[error("{field} is set twice; say one number")]
+    Twice {
+        /// The field.
+        field: String,
+    },
     /// Experts that can't be cut into groups.
     #[error(
         "experts of {columns} columns can't be cut into groups of {GROUP}; set hidden_size and moe_intermediate_size to multiples of it, or take --format bf16"

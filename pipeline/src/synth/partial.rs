@@ -58,6 +58,21 @@ impl Partial {
         &self.dir
     }
 
+    /// Whether the folder will be able to take the place of `out`: an empty one is renamed to it.
+    ///
+    /// # Errors
+    /// The system's, where it will not, as of a file, a folder that something is mounted on, or a name that is too long.
+    pub fn fits(&self, out: &Path) -> io::Result<()> {
+        let was_there = out.is_dir();
+        let parent = self.dir.parent().unwrap_or(Path::new("."));
+        // swept away as ours, should this process be killed here
+        let trial = tempfile::Builder::new().prefix(PREFIX).tempdir_in(parent)?;
+        fs::rename(trial.path(), out)?;
+        // the name is not ours any more; what it had been is put back
+        let _ = trial.keep();
+        if was_there { Ok(()) } else { fs::remove_dir(out) }
+    }
+
     /// Gives the folder the name that it is for: a new one, or that of an empty folder.
     ///
     /// # Errors
@@ -158,6 +173,24 @@ mod tests {
         sweep(parent.path()).unwrap();
         assert!(!dead.exists() && others.exists() && living.path().join("file").exists());
         assert!(parent.path().join(format!("{PREFIX}file")).exists());
+    }
+
+    #[test]
+    fn a_place_that_can_not_be_taken_is_known_beforehand() {
+        let parent = tempfile::tempdir().unwrap();
+        let partial = Partial::new(parent.path()).unwrap();
+        let [new, empty, full, file, long] =
+            ["new", "empty", "full", "file", &"n".repeat(256)].map(|n| parent.path().join(n));
+        [&empty, &full].into_iter().for_each(|dir| fs::create_dir(dir).unwrap());
+        [&full.join("a"), &file].into_iter().for_each(|file| fs::write(file, "bytes").unwrap());
+        for (out, fits) in [(&new, true), (&empty, true), (&full, false), (&file, false), (&long, false)] {
+            assert_eq!(partial.fits(out).is_ok(), fits, "{}", out.display());
+        }
+        assert!(partial.fits(&parent.path().join("full/..")).is_err());
+        let mut left: Vec<_> = fs::read_dir(parent.path()).unwrap().map(|e| e.unwrap().path()).collect();
+        left.retain(|path| path != partial.path());
+        left.sort();
+        assert_eq!(left, [empty, file, full], "nothing is left of the trials");
     }
 
     #[test]

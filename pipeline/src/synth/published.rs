@@ -4,6 +4,12 @@ use super::SynthError;
 use mica_models::registry::described;
 use serde_json::{Map, Value, json};
 
+/// Fields that the command's other words decide, or that nothing reads.
+const DECIDED: [(&str, &str); 2] = [
+    ("num_hidden_layers", "--layers says how many there are"),
+    ("full_attention_interval", "layer_types names the kind of each layer, and keeps the published pattern"),
+];
+
 /// The published configuration of a model, with its first so many layers and other numbers in the fields
 /// named in `set`. `packed` states how packed experts of such a group are to be read.
 pub fn config(
@@ -19,11 +25,19 @@ pub fn config(
     let mut config = found.published_config()?;
     cut(model, &mut config, layers)?;
     if let Some(text) = text_fields(&mut config) {
-        for (field, value) in set {
+        for (n, (field, value)) in set.iter().enumerate() {
+            if let Some((_, decided)) = DECIDED.iter().find(|(name, _)| name == field) {
+                return Err(SynthError::Decided { field: field.clone(), decided });
+            }
+            if set[..n].iter().any(|(name, _)| name == field) {
+                return Err(SynthError::Twice { field: field.clone() });
+            }
             match text.get_mut(field) {
                 Some(old) if old.is_u64() => *old = (*value).into(),
                 _ => {
-                    let known = text.iter().filter(|(_, v)| v.is_u64()).map(|(name, _)| name.as_str());
+                    let free = |name: &str| DECIDED.iter().all(|(decided, _)| *decided != name);
+                    let known = text.iter().filter(|(name, v)| v.is_u64() && free(name));
+                    let known = known.map(|(name, _)| name.as_str());
                     return Err(SynthError::Field {
                         model: model.into(),
                         field: field.clone(),

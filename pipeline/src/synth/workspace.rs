@@ -3,7 +3,7 @@
 use super::{GROUP, Profile};
 use crate::cli::CapturesBy;
 use crate::error::CliError;
-use crate::workspace::parse;
+use crate::workspace::{default_capacity, parse};
 use mica_quantize::Recipe;
 use std::path::Path;
 
@@ -20,6 +20,8 @@ pub struct About<'a> {
     pub profile: Profile,
     /// Who computed its captures, if anyone did.
     pub captured: Option<CapturesBy>,
+    /// Tokens of its prompt.
+    pub tokens: u16,
     /// The folder, as it was asked for.
     pub out: &'a str,
     /// The file of captures.
@@ -32,7 +34,14 @@ const SHALLOW: u16 = 4;
 
 /// A workspace whose one model has the delivery in the workspace's own folder.
 pub fn workspace(about: &About<'_>) -> String {
-    let About { model, layers, quantized, profile, captured, out, captures } = *about;
+    let About { model, layers, quantized, profile, captured, tokens, out, captures } = *about;
+    // a line of its own may hold anything but an end of line
+    let out: String = out.chars().flat_map(shown).collect();
+    // the caches hold the prompt
+    let capacity = match u64::from(tokens) {
+        n if n > default_capacity() => format!("\ncapacity = {n}"),
+        _ => String::new(),
+    };
     // a deep or a hard stack is held to what is asked of it, a direction kept over all its layers
     let (cosine, ratio) = match profile {
         Profile::Plain if layers <= SHALLOW => ("0.99999", "0.001"),
@@ -73,7 +82,7 @@ description = "{model}"
 delivery = "full"
 recipe = "w4a16"
 device = "sim"
-whole_tokens = 4{oracle}
+whole_tokens = 4{capacity}{oracle}
 
 [recipe.w4a16]
 rules = [
@@ -109,6 +118,14 @@ tight_score_error = 2e-4
     )
 }
 
+/// A character of a comment.
+fn shown(c: char) -> Vec<char> {
+    match c.is_control() {
+        true => c.escape_default().collect(),
+        false => vec![c],
+    }
+}
+
 /// The recipe of that workspace: the published formats of a W4A16 delivery.
 pub fn recipe() -> Result<Recipe, CliError> {
     let config = parse(Path::new("the synthetic workspace"), &workspace(&About::default()))?;
@@ -133,5 +150,23 @@ mod tests {
             assert_eq!(parsed.delivery["full"].captures.as_ref().unwrap().made_by, Maker::Own);
             assert_eq!(parsed.gates.decode.layer_cosine, cosine);
         }
+    }
+
+    #[test]
+    fn the_caches_hold_the_prompt() {
+        for (tokens, capacity) in [(4, 256), (256, 256), (257, 257), (u16::MAX, 65535)] {
+            let parsed = parse(Path::new("w"), &workspace(&About { tokens, ..About::default() })).unwrap();
+            assert_eq!(parsed.model["full"].capacity, capacity);
+        }
+    }
+
+    #[test]
+    fn no_name_of_a_folder_ends_the_comment() {
+        let text = workspace(&About { out: "a\nb\r\u{7f}é c", ..About::default() });
+        assert!(
+            text.starts_with("# A synthetic delivery of : `mica -C a\\nb\\r\\u{7f}é c build`.\n#"),
+            "{text}"
+        );
+        parse(Path::new("w"), &text).unwrap();
     }
 }
