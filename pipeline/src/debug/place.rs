@@ -17,6 +17,18 @@ pub enum PlaceError {
         /// How many there are.
         instructions: usize,
     },
+    /// An op by its number without its part.
+    #[error("an op's number is counted in its part: say PART:{number}")]
+    Number {
+        /// As asked for.
+        number: u32,
+    },
+    /// A part where an op is asked for.
+    #[error("{part} is a part, and an op of it is needed: say {part}:OP")]
+    Part {
+        /// Its name.
+        part: String,
+    },
     /// No part or op of that name.
     #[error(
         "{asked:?} is no place{}: give an instruction's number, PART, PART:OP or OP, an op by its number, its \
@@ -105,14 +117,20 @@ impl<'p> Places<'p> {
         let fits = |src: &u32| {
             let here = part.is_none_or(|p| *src >> 16 == p);
             let named = self.program.op(*src).is_some_and(|o| {
-                o.label == op
+                o.label == op && !op.is_empty()
                     || o.op == op
                     || op.strip_prefix(&o.op).is_some_and(|r| r.strip_prefix(' ') == Some(&o.label))
             });
             here && (named || number == Some(*src & 0xffff))
         };
         let found: BTreeSet<u32> = self.ops.keys().copied().filter(fits).collect();
-        if found.is_empty() { Err(self.unknown(word)) } else { Ok(found) }
+        match found.is_empty() {
+            false => Ok(found),
+            true if self.parts.iter().any(|p| p == word) => Err(PlaceError::Part { part: word.into() }),
+            true => {
+                Err(word.parse().map_or_else(|_| self.unknown(word), |number| PlaceError::Number { number }))
+            }
+        }
     }
 
     fn unknown(&self, word: &str) -> PlaceError {

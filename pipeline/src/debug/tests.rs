@@ -135,6 +135,24 @@ fn a_trap_is_told_with_its_surroundings() {
     assert!(!heard.contains("trapped"), "{heard}");
 }
 
+/// What is dumped is an op, so a part or a number alone is told apart from a name that nothing has.
+#[test]
+fn what_is_dumped_is_an_op() {
+    let program = Program::load(&kernel()).unwrap();
+    let parts = ["embed".to_string(), "layer0".to_string()];
+    for (word, said) in [
+        ("layer0", "layer0 is a part, and an op of it is needed: say layer0:OP"),
+        ("1", "counted in its part: say PART:1"),
+        ("", "\"\" is no place"),
+        ("mlp.gate", ""),
+    ] {
+        let wanted = Wanted { dumps: vec![word.into()], ..Wanted::default() };
+        let made = Debugger::new(&program, &parts, &wanted, (&b""[..], Vec::new()), None);
+        let e = made.err().map(|e| e.to_string()).unwrap_or_default();
+        assert!(e.contains(said) && e.is_empty() == said.is_empty(), "{word}: {e}");
+    }
+}
+
 #[test]
 fn places_that_do_not_exist_are_refused_with_the_nearest() {
     let program = Program::load(&kernel()).unwrap();
@@ -149,6 +167,8 @@ fn places_that_do_not_exist_are_refused_with_the_nearest() {
         ("layer1", "is it \"layer0\"?"),
         ("layer0:mlp.gat", "is it \"layer0:mlp.gate\"?"),
         ("layer0:7", "is no place"),
+        ("", "\"\" is no place"),
+        ("layer0:", "is no place"),
         ("layr0:mlp", "is no place"),
         ("mlp.gate", ""),
         ("0", ""),
