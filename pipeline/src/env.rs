@@ -78,7 +78,13 @@ impl Env {
         self.sink.send(event);
         if let Event::Action { target, status, why, .. } = event {
             let end = (*status, why.map(String::from));
-            self.lock().insert((*target).into(), end);
+            let mut settled = self.lock();
+            // where a lost blob has the build go round again, what ran before has run in this build
+            let ran = settled.get(*target).is_some_and(|(s, _)| *s == Status::Ran);
+            if !(ran && matches!(status, Status::Cached | Status::Memo)) {
+                settled.insert((*target).into(), end);
+            }
+            drop(settled);
             self.progress.settled();
         }
     }

@@ -18,6 +18,7 @@ pub mod error;
 pub mod events;
 pub mod graph;
 pub mod host;
+pub mod limit;
 pub mod obtain;
 pub mod progress;
 pub mod queries;

@@ -21,6 +21,7 @@ fn main() -> ExitCode {
         }
     };
     mica::cut::watch();
+    mica::limit::told_not_killed();
     match mica::commands::run(&cli) {
         Ok(mica::commands::WELL) if mica::cut::count() > 0 => {
             say(mica::cut::MESSAGE);

@@ -8,7 +8,7 @@ use crate::queries::{
     self, BuildDb, CaptureFacts, ConfigInput, Db, DeliveryInput, ModelInput, Retry, RunSettings, Text,
 };
 use crate::validations::{Opened, of_model};
-use crate::workspace::{Captures, Machine, Maker, Model, Precision, Workspace};
+use crate::workspace::{Captures, Machine, Maker, Model, Precision, Workspace, default_capacity};
 use mica_cache::{Cache, StampMemo};
 use mica_fetch::DeliveryFiles;
 use mica_score::decode::{Precision as ScoredPrecision, Source};
@@ -136,6 +136,14 @@ impl Session {
             );
             let facts = queries::facts(&session.db, model)
                 .map_err(|e| CliError::Delivery { delivery: m.delivery.clone(), message: e.to_string() })?;
+            let longest = queries::stack(&session.db, model).map_or(m.capacity, |s| s.facts.max_positions);
+            // one that nobody stated is no claim
+            if m.capacity > longest.max(default_capacity()) {
+                return Err(CliError::Config {
+                    what: format!("[model.{name}] capacity = {}", m.capacity),
+                    why: format!("the model's config ends at {longest} positions"),
+                });
+            }
             session.models.push(model);
             session.facts.push(facts);
         }

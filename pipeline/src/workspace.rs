@@ -12,10 +12,11 @@ mod model;
 mod parameters;
 mod validations;
 
+pub use checks::MOST_TOKENS;
 pub use config::{Config, parse};
 pub use delivery::{Captures, Delivery, Maker, Precision};
 pub use device::{Device, FRAC, Machine};
-pub use model::{HeldOut, Model};
+pub use model::{HeldOut, Model, default_capacity};
 pub use validations::{Gates, Vectors};
 
 use crate::error::CliError;

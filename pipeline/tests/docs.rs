@@ -138,6 +138,35 @@ fn the_spec_is_read_by_topic_outline_and_section() {
     }
 }
 
+/// JSON that a program reads says what form it has, whatever the command.
+#[test]
+fn json_has_the_version_of_its_form() {
+    for words in [
+        "targets link:*",
+        "models",
+        "models qwen3_5_35b_a3b",
+        "models qwen3_5_35b_a3b --source",
+        "spec",
+        "spec device",
+        "spec device matv",
+        "tutorial",
+        "tutorial describe",
+        "analyze tiny:layer3",
+        "analyze tiny --layers 1",
+        "build -n timing:tiny.kernel",
+        "status score:tiny.decode",
+        "fetch --check",
+        "calibrate tiny",
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let cache = ["--json", "--cache", dir.path().to_str().unwrap()];
+        let out = mica(&root(), &[&words.split_whitespace().collect::<Vec<_>>()[..], &cache].concat());
+        let json: Value = serde_json::from_str(&text(&out.stdout)).unwrap_or_else(|e| panic!("{words}: {e}"));
+        let all = json.as_array().cloned().unwrap_or_else(|| vec![json]);
+        assert!(!all.is_empty() && all.iter().all(|one| one["schema"].is_u64()), "{words}: {all:?}");
+    }
+}
+
 #[test]
 fn the_models_are_listed_and_printed() {
     let list = text(&mica(&root(), &["models"]).stdout);

@@ -223,7 +223,13 @@ fn calls_that_do_not_fit_are_refused() {
         ),
         (
             &["analyze", "tiny", "--position", "1", "--tokens", "18446744073709551615"],
-            "a call of 18446744073709551615 tokens at position 1: the model's config ends at",
+            "18446744073709551615 is not in 1..=128",
+        ),
+        // as the workspace's `tokens_per_call`, and before it takes minutes
+        (&["analyze", "tiny", "--tokens", "129"], "129 is not in 1..=128"),
+        (
+            &["analyze", "tiny", "--tokens", "128", "--position", "129"],
+            "a call of 128 tokens at position 129 is past",
         ),
         (
             &["analyze", "qwen3_5_35b_a3b", "--device", "qb1", "--layers", "4", "--tokens", "8"],
@@ -438,6 +444,7 @@ fn what_cannot_be_timed_is_refused() {
         ("-f SMALL analyze tiny", "10 of them are the constants of a part each: bake them"),
         ("analyze tiny --svg /nowhere/roof.svg", "/nowhere/roof.svg"),
         ("analyze tiny --trace /nowhere/t.json", "/nowhere/t.json"),
+        ("analyze tiny --trace /nowhere/t --svg /nowhere/t", "--svg and --trace both write /nowhere/t"),
     ] {
         let words = words.replace("SMALL", &small);
         let o = mica(&words.split_whitespace().collect::<Vec<_>>());

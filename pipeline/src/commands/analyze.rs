@@ -73,9 +73,14 @@ struct Operation {
     figures: Figures,
 }
 
+/// Raised when a field of the JSON of an analysis changes its meaning or goes away.
+const SCHEMA: u32 = 1;
+
 /// An analysis at some dimensions.
 #[derive(Clone, Debug, Serialize)]
 struct Analysis {
+    /// [`SCHEMA`].
+    schema: u32,
     selector: String,
     device: String,
     dims: Dims,
@@ -122,7 +127,7 @@ pub fn run(
     out(&match args.json {
         true => serde_json::to_string_pretty(&analyses).unwrap_or_default() + "\n",
         false => analyses.iter().map(text).collect::<Vec<_>>().join("\n"),
-    });
+    })?;
     Ok(WELL)
 }
 
@@ -231,6 +236,7 @@ impl<'a> Roofline<'a> {
         self.calls(&s.module, &s.function.name, &[], "", &mut functions)?;
         let weights_in = if self.stored.is_some() { "the recipe's formats" } else { "the published dtypes" };
         Ok(Analysis {
+            schema: SCHEMA,
             selector: s.to_string(),
             device: format!(
                 "{}: {} PEs, {MACS} MACs a PE a cycle, {} MHz, {} bytes a cycle",

@@ -82,26 +82,32 @@ pub fn run(workspace: &Workspace, cache: Option<&Path>, offline: bool, b: &Build
         say(&format!("warning: {e}"));
     }
     tell_errors(&session, &wanted, &errors);
-    if b.dry_run {
-        tell_plan(&session, &wanted);
-    } else if b.json {
+    // that nothing ran is no error of a dry run
+    let errors: Vec<_> = errors.into_iter().map(|e| e.filter(is_failure)).collect();
+    // what was measured is data and the same in every run; what was reused is talk
+    let told = out(&if b.json {
         let mut document = report::document(&session, &wanted, &errors, &reports);
         document["downloads"] = serde_json::json!(downloads);
-        out(&format!("{document:#}\n"));
+        format!("{document:#}\n")
+    } else if b.dry_run {
+        plan(&session, &wanted)
     } else {
-        // what was measured is data and the same in every run; what was reused is talk
-        out(&report::text(&reports));
+        report::text(&reports)
+    });
+    if !b.dry_run && !b.json {
         say(summary::table(&session, &reports).trim_end());
     }
     let gates = report::gates(&session, &reports);
     let counts = counts(&session);
-    let failed = errors
-        .iter()
-        .flatten()
-        .any(|e| !matches!(e, NodeError::WouldRun { .. } | NodeError::MightRun { .. }));
-    let exit = if failed || (!b.dry_run && gates[1] + gates[2] > 0) { FAILED } else { WELL };
+    let failed = errors.iter().any(Option::is_some);
+    let exit = match &told {
+        Err(e) => e.exit(),
+        Ok(()) if failed || (!b.dry_run && gates[1] + gates[2] > 0) => FAILED,
+        Ok(()) => WELL,
+    };
     env.sink.send(&Event::End { counts: counts.clone(), gates, exit });
     env.sink.finish()?;
+    told?;
     say(&totals(&counts, b.dry_run, start.elapsed().as_secs_f64()));
     // everything is on disk, and the process ends: freeing each memo on its own would be time for nothing
     std::mem::forget(session);
@@ -176,8 +182,13 @@ pub fn tell_errors(session: &Session, wanted: &[usize], errors: &[Option<NodeErr
     }
 }
 
-/// A dry run's plan on standard output.
-fn tell_plan(session: &Session, wanted: &[usize]) {
+/// Whether a node failed, or kept from running because another did; not so where a dry run had it wait.
+fn is_failure(e: &NodeError) -> bool {
+    !matches!(e, NodeError::WouldRun { .. } | NodeError::MightRun { .. })
+}
+
+/// A dry run's plan.
+fn plan(session: &Session, wanted: &[usize]) -> String {
     let mut text = String::new();
     for &i in wanted {
         let target = &session.graph.names[i];
@@ -190,7 +201,7 @@ fn tell_plan(session: &Session, wanted: &[usize]) {
             _ => {}
         }
     }
-    out(&text);
+    text
 }
 
 /// Says why each target would run, by the very decision that a build takes.
@@ -222,7 +233,7 @@ pub fn why(workspace: &Workspace, cache: Option<&Path>, selectors: &[String]) ->
             Some(e) => format!("{e}\n"),
         };
     }
-    out(&text);
+    out(&text)?;
     Ok(WELL)
 }
 

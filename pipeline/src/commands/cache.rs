@@ -24,7 +24,7 @@ pub fn run(w: &Workspace, cache: Option<&Path>, command: &CacheCommand) -> Resul
                 ("log segments", s.segments),
                 ("log bytes", s.log_bytes),
             ];
-            out(&rows.map(|(what, n)| format!("{n:>14}  {what}\n")).concat());
+            out(&rows.map(|(what, n)| format!("{n:>14}  {what}\n")).concat())?;
             Ok(WELL)
         }
         CacheCommand::Verify => {
@@ -47,7 +47,7 @@ pub fn run(w: &Workspace, cache: Option<&Path>, command: &CacheCommand) -> Resul
             for k in &report.dropped {
                 text += &format!("record dropped, its blobs are gone: {k}\n");
             }
-            out(&text);
+            out(&text)?;
             Ok(if report.corrupt.is_empty() && report.unreadable.is_empty() { WELL } else { FAILED })
         }
         CacheCommand::Gc { days, dry_run } => {
@@ -63,7 +63,7 @@ pub fn run(w: &Workspace, cache: Option<&Path>, command: &CacheCommand) -> Resul
                 r.dropped.len(),
                 r.kept,
                 r.kept_bytes
-            ));
+            ))?;
             Ok(WELL)
         }
     }

@@ -87,7 +87,7 @@ pub fn run(workspace: &Workspace, cache: Option<&Path>, args: &Args) -> Result<u
     out(&match args.json {
         true => format!("{:#}\n", json!({ "schema": SCHEMA, "models": all })),
         false => all.iter().map(text).collect::<Vec<_>>().join("\n") + &lines(&all),
-    });
+    })?;
     Ok(if failed { FAILED } else { WELL })
 }
 

@@ -87,7 +87,7 @@ pub fn run(
     let places = Places::new(workspace, cache, offline);
     let subject = Subject::new(&args.selector, &args.subject, &places)?;
     let report = check(args, &subject, &predicates)?;
-    out(&if args.json { report.json() } else { report.text() });
+    out(&if args.json { report.json() } else { report.text() })?;
     Ok(if report.passed() { WELL } else { FAILED })
 }
 

@@ -71,10 +71,10 @@ fn fetch(
         let places: Vec<_> =
             places.iter().map(|(n, dir)| json!({ "delivery": n, "folder": dir.to_string_lossy() })).collect();
         let document = json!({ "schema": SCHEMA, "deliveries": places, "downloads": told.files() });
-        out(&format!("{document:#}\n"));
+        out(&format!("{document:#}\n"))?;
     } else {
         let line = |(name, dir): &(&String, std::path::PathBuf)| format!("{name}\t{}\n", dir.display());
-        out(&places.iter().map(line).collect::<String>());
+        out(&places.iter().map(line).collect::<String>())?;
     }
     Ok(WELL)
 }
@@ -126,7 +126,7 @@ fn check(
         text += &format!("{word:8}{name}: {}  ({why})\n", checked.name);
         files.push(json!({ "delivery": name, "file": checked.name, "outcome": word, "why": why }));
     }
-    out(&if as_json { format!("{:#}\n", json!({ "schema": SCHEMA, "files": files })) } else { text });
+    out(&if as_json { format!("{:#}\n", json!({ "schema": SCHEMA, "files": files })) } else { text })?;
     Ok(if well { WELL } else { FAILED })
 }
 

@@ -1,6 +1,6 @@
 //! Commands that look and change nothing, and `invalidate`, which only forgets.
 
-use super::{FAILED, WELL, out};
+use super::{LISTING, WELL, out};
 use crate::error::CliError;
 use crate::graph::Job;
 use crate::progress::say;
@@ -24,8 +24,10 @@ pub fn targets(w: &Workspace, s: &Session, selectors: &[String], as_json: bool) 
     let chosen = select(w, s, selectors)?;
     let names: Vec<&str> = chosen.iter().map(|&i| s.graph.names[i].as_str()).collect();
     if as_json {
-        let document = json!({ "default": w.config.default, "named": w.config.targets, "targets": names });
-        out(&format!("{document:#}\n"));
+        let named = &w.config.targets;
+        let document =
+            json!({ "schema": LISTING, "default": w.config.default, "named": named, "targets": names });
+        out(&format!("{document:#}\n"))?;
         return Ok(WELL);
     }
     let mut text = String::new();
@@ -38,7 +40,7 @@ pub fn targets(w: &Workspace, s: &Session, selectors: &[String], as_json: bool) 
     for n in names {
         text += &format!("{n}\n");
     }
-    out(&text);
+    out(&text)?;
     Ok(WELL)
 }
 
@@ -81,7 +83,7 @@ pub fn graph(w: &Workspace, s: &Session, selectors: &[String], text: bool) -> Re
         }
         t += "}\n";
     }
-    out(&t);
+    out(&t)?;
     Ok(WELL)
 }
 
@@ -113,14 +115,13 @@ pub fn disasm(w: &Workspace, s: &Session, target: &str) -> Result<u8, CliError> 
             let o: Object = mica_cache::decode(queries::OBJECT_KIND, &blob).map_err(broken)?;
             (o.code, vec![(o.kind, o.ops)])
         };
-        out(&listing(&code, &ops).map_err(|e| CliError::Usage(format!("{name}: {e}")))?);
+        out(&listing(&code, &ops).map_err(|e| CliError::Usage(format!("{name}: {e}")))?)?;
         printed = true;
     }
     if printed {
         return Ok(WELL);
     }
-    say(&format!("error: {target} holds no program; link:MODEL.kernel and compile:MODEL.KIND do"));
-    Ok(FAILED)
+    Err(CliError::Usage(format!("{target} holds no program; link:MODEL.kernel and compile:MODEL.KIND do")))
 }
 
 /// One line an instruction; a line of its own where the source op changes.

@@ -33,6 +33,10 @@ pub const FAILED: u8 = 1;
 /// Usage or workspace error.
 pub const MISUSED: u8 = 2;
 
+/// Of the JSON of commands that list what there is (`targets`, `models`, `spec`, `tutorial`): raised when a field changes its
+/// meaning or goes away. A list has it in each of its rows.
+const LISTING: u32 = 1;
+
 /// Runs the command; gives the exit status.
 pub fn run(cli: &Cli) -> Result<u8, CliError> {
     // as make does it: every path of the command line is relative to that folder
@@ -92,7 +96,9 @@ pub fn run(cli: &Cli) -> Result<u8, CliError> {
         Command::Cache { command } => cache::run(&workspace()?, cli.cache.as_deref(), command),
         Command::Completions { shell } => {
             let mut command = <Cli as clap::CommandFactory>::command();
-            clap_complete::generate(*shell, &mut command, "mica", &mut std::io::stdout());
+            let mut script = Vec::new();
+            clap_complete::generate(*shell, &mut command, "mica", &mut script);
+            out(&String::from_utf8_lossy(&script))?;
             Ok(WELL)
         }
     }
@@ -108,8 +114,16 @@ pub fn here(workspace: &Workspace, cache: Option<&Path>) -> Result<Workspace, Cl
 }
 
 /// Writes to standard output; a reader that has gone away is no error.
-pub fn out(text: &str) {
-    use std::io::Write;
+///
+/// # Errors
+/// The system's, as where a disk is full: what was to be kept is not all there.
+pub fn out(text: &str) -> Result<(), CliError> {
+    use std::io::{ErrorKind, Write};
     let mut stdout = std::io::stdout().lock();
-    let _ = stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush());
+    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
+        Err(source) if source.kind() != ErrorKind::BrokenPipe => {
+            Err(CliError::Write { path: "standard output".into(), source })
+        }
+        _ => Ok(()),
+    }
 }

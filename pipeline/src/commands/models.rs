@@ -1,6 +1,6 @@
 //! `mica models`: the described models, one as a tree, and their shipped source. It opens no workspace.
 
-use super::{WELL, out};
+use super::{LISTING, WELL, out};
 use crate::check::published;
 use crate::error::CliError;
 use mica_models::forest::{counts, forest};
@@ -31,7 +31,7 @@ pub struct Args {
 /// Runs the command.
 pub fn run(args: &Args) -> Result<u8, CliError> {
     let Some(name) = &args.name else {
-        out(&list(args.json)?);
+        out(&list(args.json)?)?;
         return Ok(WELL);
     };
     let model = described().iter().find(|m| m.name == name).ok_or_else(|| {
@@ -43,7 +43,7 @@ pub fn run(args: &Args) -> Result<u8, CliError> {
             Some(dir) => extract(model, dir)?,
             None => checkout(model),
         };
-        out(&source(model, directory.as_deref(), args.json));
+        out(&source(model, directory.as_deref(), args.json))?;
         return Ok(WELL);
     }
     let config = match &args.config {
@@ -52,9 +52,13 @@ pub fn run(args: &Args) -> Result<u8, CliError> {
     };
     let tree = forest(&describe(name, &config).map_err(usage)?).map_err(usage)?;
     out(&match args.json {
-        true => format!("{:#}\n", json!(tree)),
+        true => {
+            let mut document = json!(tree);
+            document["schema"] = LISTING.into();
+            format!("{document:#}\n")
+        }
         false => tree.to_string(),
-    });
+    })?;
     Ok(WELL)
 }
 
@@ -68,8 +72,7 @@ fn list(as_json: bool) -> Result<String, CliError> {
         rows.push((m, counts(&m.published().map_err(usage)?).map_err(usage)?));
     }
     if as_json {
-        let one =
-            |(m, c): &(&Described, _)| json!({ "model": m.name, "model_types": m.model_types, "counts": c });
+        let one = |(m, c): &(&Described, _)| json!({ "schema": LISTING, "model": m.name, "model_types": m.model_types, "counts": c });
         return Ok(format!("{:#}\n", Value::from(rows.iter().map(one).collect::<Vec<_>>())));
     }
     let right = Align::Right;
@@ -116,7 +119,9 @@ fn source(model: &Described, directory: Option<&Path>, as_json: bool) -> String 
     if as_json {
         let files = model.files.iter().map(|f| json!({ "path": f.path, "summary": f.summary() }));
         let files: Vec<Value> = files.collect();
-        return format!("{:#}\n", json!({ "model": model.name, "directory": directory, "files": files }));
+        let document =
+            json!({ "schema": LISTING, "model": model.name, "directory": directory, "files": files });
+        return format!("{document:#}\n");
     }
     let place = match directory {
         Some(d) => d.display().to_string(),

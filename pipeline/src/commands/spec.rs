@@ -3,7 +3,7 @@
 //! The pages are compiled in, so that the command says what this very binary does. It knows Markdown
 //! headings; what a rule means, it does not.
 
-use super::{WELL, out};
+use super::{LISTING, WELL, out};
 use crate::error::CliError;
 use crate::targets::nearest;
 use serde_json::{Value, json};
@@ -122,7 +122,7 @@ pub fn find<'a>(page: &'a Page, wanted: &str) -> Result<Section<'a>, CliError> {
 /// Runs the command.
 pub fn run(args: &Args) -> Result<u8, CliError> {
     let Some(topic) = &args.topic else {
-        out(&topics(args.json));
+        out(&topics(args.json))?;
         return Ok(WELL);
     };
     let page = page(topic)?;
@@ -131,27 +131,33 @@ pub fn run(args: &Args) -> Result<u8, CliError> {
         ("", false) => outline(page),
         ("", true) => {
             let all: Vec<Value> = sections(page.text).iter().map(heading).collect();
-            format!("{:#}\n", json!({ "topic": page.topic, "path": page.path, "sections": all }))
+            let document =
+                json!({ "schema": LISTING, "topic": page.topic, "path": page.path, "sections": all });
+            format!("{document:#}\n")
         }
         (wanted, as_json) => {
             let section = find(page, wanted)?;
             let text = format!("{}\n", section.text.trim_end());
             match as_json {
                 false => text,
-                true => format!(
-                    "{:#}\n",
-                    json!({ "topic": page.topic, "section": heading(&section), "text": text })
-                ),
+                true => {
+                    let section = heading(&section);
+                    let document =
+                        json!({ "schema": LISTING, "topic": page.topic, "section": section, "text": text });
+                    format!("{document:#}\n")
+                }
             }
         }
-    });
+    })?;
     Ok(WELL)
 }
 
 fn topics(as_json: bool) -> String {
     let title = |p: &Page| sections(p.text).first().map_or(String::new(), |s| s.title.replace('`', ""));
     if as_json {
-        let list = PAGES.iter().map(|p| json!({ "topic": p.topic, "title": title(p), "path": p.path }));
+        let list = PAGES
+            .iter()
+            .map(|p| json!({ "schema": LISTING, "topic": p.topic, "title": title(p), "path": p.path }));
         return format!("{:#}\n", Value::from(list.collect::<Vec<_>>()));
     }
     let lines = PAGES.iter().map(|p| format!("{:<8}  {}\n", p.topic, title(p)));

@@ -45,7 +45,7 @@ pub fn run(
     }
     let reports = report::collect(&session, &goals, &errors);
     if json {
-        out(&document(&session, &wanted, &errors, &reports));
+        out(&document(&session, &wanted, &errors, &reports))?;
         let well = errors.iter().all(Option::is_none);
         return Ok(if well && reports.iter().all(|(_, r)| passed(r)) { WELL } else { FAILED });
     }
@@ -63,7 +63,7 @@ pub fn run(
         }
         well &= passed(report);
     }
-    out(&text);
+    out(&text)?;
     Ok(if well { WELL } else { FAILED })
 }
 

@@ -3,7 +3,7 @@
 //! A page's code blocks are quotations of the shipped source by declaration, resolved when the page is
 //! printed, so they can't go stale; a test resolves every one and runs every command on the pages.
 
-use super::{WELL, out};
+use super::{LISTING, WELL, out};
 use crate::error::CliError;
 use mica_models::described;
 use serde_json::json;
@@ -54,12 +54,14 @@ pub fn run(args: &Args) -> Result<u8, CliError> {
     let Some(name) = &args.step else {
         out(&match args.json {
             true => {
-                let list: Vec<_> =
-                    STEPS.iter().map(|s| json!({ "step": s.name, "title": s.title })).collect();
+                let list: Vec<_> = STEPS
+                    .iter()
+                    .map(|s| json!({ "schema": LISTING, "step": s.name, "title": s.title }))
+                    .collect();
                 format!("{:#}\n", json!(list))
             }
             false => STEPS.iter().map(|s| format!("{:<13} {}\n", s.name, s.title)).collect(),
-        });
+        })?;
         return Ok(WELL);
     };
     let step = STEPS.iter().find(|s| s.name == name).ok_or_else(|| {
@@ -68,9 +70,12 @@ pub fn run(args: &Args) -> Result<u8, CliError> {
     })?;
     let text = render(step.text)?;
     out(&match args.json {
-        true => format!("{:#}\n", json!({ "step": step.name, "title": step.title, "text": text })),
+        true => {
+            let document = json!({ "schema": LISTING, "step": step.name, "title": step.title, "text": text });
+            format!("{document:#}\n")
+        }
         false => text,
-    });
+    })?;
     Ok(WELL)
 }
 

@@ -9,6 +9,7 @@ use crate::error::CliError;
 use crate::progress::say;
 use crate::timing::shaped::Shaped;
 use crate::timing::{Calls, On, Timing, render, trace};
+use crate::workspace::MOST_TOKENS;
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::Path;
@@ -24,7 +25,7 @@ pub struct How {
     #[arg(long, value_name = "N,…", value_delimiter = ',')]
     pub position: Vec<u64>,
     /// Tokens that a call takes; of several a table [default: the workspace's, else 1].
-    #[arg(long, value_name = "N,…", value_delimiter = ',', value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N,…", value_delimiter = ',', value_parser = clap::value_parser!(u64).range(1..=MOST_TOKENS))]
     pub tokens: Vec<u64>,
     /// Positions that the caches are compiled for [default: the workspace's, else the config's maximum].
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
@@ -80,6 +81,12 @@ pub fn run(places: &Places<'_>, args: &Args) -> Result<u8, CliError> {
     for &n in tokens {
         positions.iter().try_for_each(|&p| room(p, n, capacity, longest))?;
     }
+    if let (Some(a), Some(b)) = (&how.svg, &how.trace)
+        && a == b
+    {
+        let both = a.display();
+        return Err(Refused(format!("--svg and --trace both write {both}; name two files")).into());
+    }
     let on = On { product: &machine.product, rates: &machine.rates };
     let mut kernels = Vec::new();
     for &n in tokens {
@@ -113,7 +120,7 @@ pub fn run(places: &Places<'_>, args: &Args) -> Result<u8, CliError> {
         }
     }
     if args.json {
-        out(&(serde_json::to_string_pretty(&all).unwrap_or_default() + "\n"));
+        out(&(serde_json::to_string_pretty(&all).unwrap_or_default() + "\n"))?;
         return Ok(WELL);
     }
     let mut text = render::text(&all[0], render::Show { ops: how.ops, memory: how.memory });
@@ -122,7 +129,7 @@ pub fn run(places: &Places<'_>, args: &Args) -> Result<u8, CliError> {
     } else if all.len() > 1 {
         text += &format!("\n{}", render::positions(&all));
     }
-    out(&text);
+    out(&text)?;
     Ok(WELL)
 }
 

@@ -11,7 +11,7 @@ use crate::error::NodeError;
 use crate::graph::{Facts, Job};
 use mica_cache::{Digest, Recipe, encode};
 use mica_device::segment::{SegmentPlan, Storage};
-use mica_fetch::{Array, CaptureSet, Extent, FetchError, TensorEntry, TensorIndex};
+use mica_fetch::{Array, CaptureSet, DeliveryFiles, Extent, FetchError, TensorEntry, TensorIndex};
 use mica_models::{Part, Stack};
 use mica_pack::{Resolved, Virtual};
 use mica_score::decode::{CaptureChain, CaptureLabel};
@@ -282,10 +282,24 @@ pub fn token_ids(db: &dyn Db, model: ModelInput) -> Result<Arc<Ids>> {
         }
         _ => Ok(Vec::new()),
     };
-    let mut ids = read(names.input_ids.as_str())?;
-    let mut next = read(names.next_ids.as_str())?;
-    ids.truncate(tokens);
-    next.truncate(tokens);
+    let vocab = stack(db, model)?.facts.vocab;
+    let prompt = |name: &str| {
+        let mut ids = read(name)?;
+        ids.truncate(tokens);
+        match ids.iter().position(|&id| !u64::try_from(id).is_ok_and(|id| id < vocab)) {
+            None => Ok(ids),
+            Some(at) => {
+                let file = open.listing.captures.first().map(|&f| open.files.path(f).display().to_string());
+                let (file, id) = (file.unwrap_or_default(), ids[at]);
+                let why = format!(
+                    "{file}: {name}: id {id} at position {at} is outside 0..{vocab}, the model's vocabulary"
+                );
+                Err(refused(db, model, "captures", why))
+            }
+        }
+    };
+    let ids = prompt(names.input_ids.as_str())?;
+    let next = prompt(names.next_ids.as_str())?;
     Ok(Arc::new(Ids { digest: ids_digest(&ids), next_digest: ids_digest(&next), ids, next }))
 }
 

@@ -30,11 +30,10 @@ impl File<'_> {
         self.names("delivery", &m.delivery, &self.config.delivery, &by)?;
         self.names("recipe", &m.recipe, &self.config.recipe, &by)?;
         self.names("device", &m.device, &self.config.device, &by)?;
-        if m.block == 0 || m.capacity == 0 || m.tokens == Some(0) || m.layers == Some(0) {
-            return Err(CliError::Config {
-                what: by,
-                why: "block, capacity, tokens and layers are at least 1".into(),
-            });
+        let least = [m.block, m.capacity, m.whole_tokens, m.tokens.unwrap_or(1)];
+        if least.contains(&0) || m.layers == Some(0) {
+            let why = "block, capacity, tokens, whole_tokens and layers are at least 1".into();
+            return Err(CliError::Config { what: by, why });
         }
         per_call(m.tokens_per_call, &by)?;
         if m.tokens_per_call > m.capacity {
@@ -85,7 +84,7 @@ impl File<'_> {
 }
 
 /// The most tokens a call: what any product's memory holds is far less, and code grows with them.
-const MOST_TOKENS: u64 = 128;
+pub const MOST_TOKENS: u64 = 128;
 
 /// Refuses calls that no kernel could take.
 pub(super) fn per_call(tokens: u64, by: &str) -> Result<(), CliError> {
@@ -100,8 +99,8 @@ pub(super) fn per_call(tokens: u64, by: &str) -> Result<(), CliError> {
 
 /// Refuses a name that could not stand in a target.
 fn plain_name(name: &str, by: String) -> Result<(), CliError> {
-    if name.contains(['.', ':', '[', ']', '*']) {
-        let why = "its name may not hold . : [ ] or *, which targets are made of".into();
+    if name.is_empty() || name.contains(['.', ':', '[', ']', '*']) {
+        let why = "its name may not be empty or hold . : [ ] or *, which targets are made of".into();
         return Err(CliError::Config { what: by, why });
     }
     Ok(())

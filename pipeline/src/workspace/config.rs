@@ -113,6 +113,12 @@ product = "qb16"
                 "[model.m] tokens_per_call = 9",
                 "the caches hold 8 positions",
             ),
+            (
+                GOOD.replace("recipe = \"r\"", "recipe = \"r\"\nwhole_tokens = 0"),
+                "[model.m]",
+                "whole_tokens and layers are at least 1",
+            ),
+            (GOOD.replace("[model.m]", "[model.\"\"]"), "[model.]", "may not be empty"),
             (format!("{GOOD}[gates.lmhead]\n"), "line 14", "unknown field `lmhead`"),
             (
                 format!(

@@ -72,7 +72,8 @@ fn default_positions() -> u64 {
 fn default_block() -> u64 {
     32
 }
-fn default_capacity() -> u64 {
+/// Rows of a K/V cache where a model says nothing.
+pub fn default_capacity() -> u64 {
     256
 }
 fn default_whole() -> u64 {
