@@ -31,6 +31,8 @@ pub struct Env {
     delivered: Mutex<Vec<(PathBuf, u64)>>,
     stop: AtomicBool,
     settled: Mutex<BTreeMap<String, (Status, Option<String>)>>,
+    /// Targets that ran in this build, and why.
+    ran: Mutex<BTreeMap<String, Option<String>>>,
 }
 
 impl Env {
@@ -48,6 +50,7 @@ impl Env {
             delivered: Mutex::default(),
             stop: AtomicBool::new(false),
             settled: Mutex::default(),
+            ran: Mutex::default(),
         }
     }
 
@@ -77,14 +80,18 @@ impl Env {
     pub fn considered(&self, event: &Event<'_>) {
         self.sink.send(event);
         if let Event::Action { target, status, why, .. } = event {
-            let end = (*status, why.map(String::from));
-            let mut settled = self.lock();
-            // where a lost blob has the build go round again, what ran before has run in this build
-            let ran = settled.get(*target).is_some_and(|(s, _)| *s == Status::Ran);
-            if !(ran && matches!(status, Status::Cached | Status::Memo)) {
-                settled.insert((*target).into(), end);
+            let mut end = (*status, why.map(String::from));
+            let mut ran = self.ran.lock().unwrap_or_else(PoisonError::into_inner);
+            match status {
+                Status::Ran => drop(ran.insert((*target).into(), end.1.clone())),
+                // a lost blob had the build go round again: what ran before has run in this build
+                Status::Cached | Status::Memo if ran.contains_key(*target) => {
+                    end = (Status::Ran, ran[*target].clone());
+                }
+                _ => {}
             }
-            drop(settled);
+            drop(ran);
+            self.lock().insert((*target).into(), end);
             self.progress.settled();
         }
     }

@@ -228,6 +228,18 @@ const WORKSPACES: &[Case] = &[
         &["[model.tiny]", "capacity", "raise"],
     ),
     (
+        "a cache longer than the model",
+        |w| w.set("model.tiny.capacity", 4097),
+        2,
+        &["[model.tiny] capacity = 4097", "the model's config ends at 4096 positions"],
+    ),
+    (
+        "a kernel that runs no token",
+        |w| w.set("model.tiny.whole_tokens", 0),
+        2,
+        &["[model.tiny]", "whole_tokens", "at least 1"],
+    ),
+    (
         "a format that does not exist",
         |w| w.first_rule("w4a16", r#"pattern = "*", format = "i5""#),
         2,
@@ -272,6 +284,23 @@ fn refuses(cases: &[Case]) {
 #[test]
 fn a_delivery_that_is_wrong_is_refused_by_name() {
     refuses(DELIVERIES);
+}
+
+/// What needs no prompt is built all the same.
+#[test]
+fn a_prompt_outside_the_vocabulary_is_refused_by_file_and_tensor() {
+    let workspace = tiny();
+    let file = workspace.own("tiny").join("test_vectors_f64.safetensors");
+    for (tensor, id) in [("input_ids", -1i64), ("next_ids", 2048)] {
+        let was = fs::read(&file).expect("captures");
+        edit_tensor(&file, tensor, |bytes| bytes[24..32].copy_from_slice(&id.to_le_bytes()));
+        let said = unwrapped(&workspace.build(&["score:tiny.decode"]).exits(1).stderr);
+        let words =
+            format!("test_vectors_f64.safetensors: {tensor}: id {id} at position 3 is outside 0..2048");
+        assert!(said.contains(&words), "{said}");
+        fs::write(&file, was).expect("captures are written");
+    }
+    workspace.build_well(&[]);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! A cache that something else has written to: detected, a miss, made again.
 
 use crate::tiny;
-use mica_tests::{Workspace, files_below, names};
+use mica_tests::{Status, Workspace, files_below, names};
 use std::fs::{self, File};
 use std::path::Path;
 
@@ -58,6 +58,12 @@ fn damaged_blobs_are_made_again() {
         let rebuilt = workspace.build_well(&[]);
         rebuilt.says_as(&first, what);
         assert!(!rebuilt.ran().is_empty(), "{what}");
+        // however often it went round, a result that was made again in this build ran
+        assert!(
+            rebuilt.stderr.contains(&format!("\nran {}, reused ", rebuilt.with(Status::Ran).len())),
+            "{what}: {}",
+            rebuilt.stderr
+        );
         // What is read from now on is read by stages that run, and each finds out for itself.
         workspace.mica(&["invalidate", "simulate:*", "score:*", "link:*"]).run().exits(0);
         let again = workspace.build_well(&[]);

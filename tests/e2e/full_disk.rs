@@ -40,6 +40,35 @@ fn an_events_file_that_cannot_be_written_is_said_so() {
     assert!(matches!(full.exit, Some(1 | 2)) && full.stderr.contains("/dev/full"), "{full:?}");
 }
 
+/// What is printed is wanted: where it can't all be written, the command does not end well, whatever it found.
+#[test]
+fn output_that_cannot_be_written_is_said_so() {
+    let workspace = tiny();
+    workspace.build_well(&["timing:tiny.kernel"]);
+    for words in [
+        &["build", "timing:tiny.kernel"][..],
+        &["build", "timing:tiny.kernel", "--json"],
+        &["build", "-n", "-B", "timing:tiny.kernel"],
+        &["analyze", "tiny", "--json"],
+        &["disasm", "link:tiny.kernel"],
+        &["targets"],
+        &["spec", "device"],
+        &["completions", "bash"],
+    ] {
+        let full = workspace.mica(words).limited("exec >/dev/full").run().exits(2);
+        assert!(full.stderr.contains("standard output: No space left"), "{words:?}: {}", full.stderr);
+    }
+}
+
+/// A limit on the size of files ends no command without a word.
+#[test]
+fn a_limit_of_file_sizes_is_told_and_leaves_nothing() {
+    let workspace = tiny();
+    let full = workspace.mica(&["build"]).limited("ulimit -f 40").run().exits(1);
+    assert!(full.stderr.contains("too large") && full.stderr.contains("cache/"), "{}", full.stderr);
+    workspace.build_well(&["pack:tiny.layer0"]);
+}
+
 #[test]
 fn a_cache_that_is_no_folder_is_refused() {
     let workspace = tiny();

@@ -2,6 +2,8 @@
 
 use crate::{NORM_5, nudge, tiny};
 use mica_tests::{Run, Status, Workspace};
+use serde_json::Value;
+use std::collections::BTreeSet;
 
 /// Checks what a dry run says against what the next build does.
 fn predicts(what: &str, workspace: &Workspace, words: &[&str]) -> (Run, Run) {
@@ -14,6 +16,16 @@ fn predicts(what: &str, workspace: &Workspace, words: &[&str]) -> (Run, Run) {
         "{what}: a dry run is dry"
     );
     assert!(dry.with(Status::Ran).is_empty(), "{what}");
+    let json: Value =
+        serde_json::from_str(&workspace.build_well(&[&["-n", "--json"], words].concat()).stdout)
+            .expect("JSON");
+    let actions = json["actions"].as_array().expect("actions");
+    let planned = |status: &str| -> BTreeSet<String> {
+        let of = actions.iter().filter(|a| a["status"] == status);
+        of.map(|a| a["target"].as_str().expect("a target").to_string()).collect()
+    };
+    assert_eq!((planned("would_run"), planned("might_run")), (would.clone(), might.clone()), "{what}");
+    assert_eq!(json["errors"], Value::Array(Vec::new()), "{what}: nothing failed");
     let listed = |word: &str| dry.stdout.lines().filter(|line| line.starts_with(word)).count();
     assert_eq!((listed("run "), listed("maybe ")), (would.len(), might.len()), "{what}\n{}", dry.stdout);
     assert_eq!(dry.stdout.lines().count(), would.len() + might.len(), "{what}\n{}", dry.stdout);
