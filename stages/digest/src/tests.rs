@@ -49,6 +49,27 @@ fn a_heading_in_a_context() {
 }
 
 #[test]
+fn cuts_are_where_subtrees_start() {
+    // Bytes of the heading, of the content and of a cut; where cuts end.
+    let cases: &[(usize, u64, u64, &[u64])] = &[
+        (0, 10_000, 4096, &[4096, 8192, 10_000]),
+        (0, 8192, 4096, &[4096, 8192]),
+        (0, 10_000, 5000, &[8192, 10_000]),
+        (0, 2000, 1, &[1024, 2000]),
+        (7, 10_000, 4096, &[4089, 8185, 10_000]),
+        (5000, 5000, 2048, &[1144, 3192, 5000]),
+        (0, 0, 1024, &[]),
+        (7, 0, 1024, &[]),
+    ];
+    for &(heading, len, size, ends) in cases {
+        let pieces = Pieces::derived("cuts", &content(heading), len);
+        let starts = [0].iter().chain(ends);
+        let expected: Vec<_> = starts.zip(ends).map(|(&start, &end)| start..end).collect();
+        assert_eq!(pieces.cuts(size).collect::<Vec<_>>(), expected, "{len} behind {heading} by {size}");
+    }
+}
+
+#[test]
 fn what_is_missing_or_came_twice_gives_no_digest() {
     let bytes = content(10_000);
     assert_eq!(plain(&bytes, [0..4096]), None);
@@ -61,6 +82,12 @@ fn what_is_missing_or_came_twice_gives_no_digest() {
     assert_eq!(plain(&content(2048), [0..1000, 0..1000, 1000..1048]), None);
     assert_eq!(plain(&content(2048), [0..512, 0..512, 1024..2048]), None);
     assert_eq!(plain(&content(100), [0..50, 0..50]), None);
+    assert_eq!(plain(&content(100), []), None);
+    assert_eq!(plain(&content(100), [0..50]), None);
+    assert_eq!(plain(&content(100), [0..50, 25..75]), None);
+    assert_eq!(plain(&content(100), [0..50, 0..25, 75..100]), None);
+    assert_eq!(plain(&content(2048), [0..1024, 0..1024, 1024..2048]), None);
+    assert_eq!(plain(&content(2048), [0..600, 500..924, 1024..2048]), None);
 }
 
 #[test]
