@@ -101,6 +101,21 @@ mod tests {
     }
 
     #[test]
+    fn room_is_made_before_a_large_blob_is_written() {
+        for (size, room) in [(LARGE - 1, 0), (LARGE, LARGE), (3 * LARGE, 3 * LARGE)] {
+            let [file, probe] = [(); 2].map(|()| tempfile::tempfile().expect("a file"));
+            let able = rustix::fs::fallocate(&probe, FallocateFlags::empty(), 0, 1).is_ok();
+            let mut found = None;
+            let made = write_pieces(&file, Path::new("somewhere"), size, |_| {
+                found = Some(file.metadata()?.len());
+                Ok(())
+            });
+            assert!(made.is_err(), "nothing was written");
+            assert_eq!(found, Some(if able { room } else { 0 }), "{size}");
+        }
+    }
+
+    #[test]
     fn what_was_not_written_is_told() {
         let file = tempfile::tempfile().expect("a file");
         let path = Path::new("somewhere");

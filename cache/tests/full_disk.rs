@@ -2,6 +2,7 @@
 //! itself again under a shell that sets the limit and ignores the signal.
 
 use mica_cache::{ActionRecord, Cache, Recipe};
+use rustix::fs::{FallocateFlags, fallocate};
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -35,8 +36,20 @@ fn under_the_limit(root: &Path) {
     let large = vec![1; 1 << 20];
     assert!(cache.put(&large).is_err());
     assert!(cache.put_pieces(1 << 20, |blob| blob.write(0, &large)).is_err());
-    let hidden = cache.put_pieces(1 << 20, |blob| {
-        let _ = blob.write(0, &large);
+    let mut asked = false;
+    let early = cache.put_pieces(1 << 20, |_| {
+        asked = true;
+        Ok(())
+    });
+    assert!(early.is_err());
+    let probe = tempfile::tempfile_in(root).expect("a file");
+    let able = fallocate(&probe, FallocateFlags::empty(), 0, 1).is_ok();
+    assert!(!able || !asked, "a full disk is told of before the work");
+    // small enough that its writes tell
+    let small = &large[..(1 << 20) - 1];
+    assert!(cache.put_pieces(small.len() as u64, |blob| blob.write(0, small)).is_err());
+    let hidden = cache.put_pieces(small.len() as u64, |blob| {
+        let _ = blob.write(0, small);
         Ok(())
     });
     assert!(hidden.is_err());
