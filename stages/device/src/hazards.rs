@@ -64,7 +64,7 @@ struct Walk<'p> {
     tiles: TileFile,
     /// What each engine knows; `Scalar` is the front end, which every later instruction follows.
     known: [Clock; ENGINES],
-    /// What each issued instruction knew, an engine each.
+    /// What each issued instruction knew, itself among it, an engine each.
     history: [Vec<Clock>; ENGINES],
     past: Vec<Past>,
     external: External,
@@ -153,21 +153,16 @@ impl Walk<'_> {
         let front = self.known[Engine::Scalar as usize];
         let mut clock = self.known[engine];
         join(&mut clock, &front);
-        for (e, &distance) in i.wait.iter().enumerate() {
-            let issued = self.history[e].len();
-            if distance > 0 && usize::from(distance) <= issued {
-                let awaited = issued - usize::from(distance);
-                clock[e] = clock[e].max(awaited as u64 + 1);
-                let knew = self.history[e][awaited];
-                join(&mut clock, &knew);
+        for (history, &distance) in self.history.iter().zip(&i.wait) {
+            if distance > 0
+                && let Some(awaited) = history.len().checked_sub(usize::from(distance))
+            {
+                join(&mut clock, &history[awaited]);
             }
         }
         if i.op == Opcode::Fence {
-            for (e, history) in self.history.iter().enumerate() {
-                clock[e] = history.len() as u64;
-                if let Some(last) = history.last() {
-                    join(&mut clock, last);
-                }
+            for last in self.history.iter().filter_map(|history| history.last()) {
+                join(&mut clock, last);
             }
         }
         let failed = |cause| Hazard::Access { index, cause };
@@ -179,7 +174,7 @@ impl Walk<'_> {
         let mut accesses = self.tiles.accesses(i).map_err(failed)?;
         accesses.extend(self.external.access(i));
         for access in &accesses {
-            self.meet(index, engine, &clock, access)?;
+            self.meet(index, &clock, access)?;
         }
         let number = self.history[engine].len() as u64 + 1;
         for access in accesses {
@@ -193,9 +188,9 @@ impl Walk<'_> {
         Ok(())
     }
 
-    fn meet(&self, later: usize, engine: usize, clock: &Clock, access: &Access) -> Result<(), Hazard> {
+    fn meet(&self, later: usize, clock: &Clock, access: &Access) -> Result<(), Hazard> {
         for p in &self.past {
-            let ordered = p.engine == engine || p.number <= clock[p.engine];
+            let ordered = p.number <= clock[p.engine];
             let start = p.access.range.start.max(access.range.start);
             let end = p.access.range.end.min(access.range.end);
             let meets = p.access.memory == access.memory && start < end;
