@@ -277,8 +277,48 @@ mod tests {
             });
             assert_eq!(pieces.expect("put_pieces"), d);
         }
-        assert_eq!(blobs.list().expect("list").len(), sizes().len());
+        let listed = blobs.list().expect("list");
+        assert!(listed.is_sorted_by_key(|blob| *blob.digest.as_bytes()), "{listed:?}");
+        let mut found: Vec<u64> = listed.iter().map(|blob| blob.size).collect();
+        found.sort_unstable();
+        assert_eq!(found, sizes().map(|size| size as u64));
         assert_eq!(temporaries(&dir), 0);
+        // once by its bytes, and once more in pieces
+        let (session, bytes) = (blobs.tally.session(), found.iter().sum::<u64>());
+        assert_eq!((session.stored, session.stored_bytes), (6, bytes));
+        assert_eq!((session.reused, session.reused_bytes), (6, bytes));
+    }
+
+    #[test]
+    fn what_is_no_blob_is_not_listed() {
+        let (_dir, blobs) = store();
+        let d = blobs.put(b"a blob").expect("put");
+        fs::write(blobs.dir.join("note"), "not ours").expect("write");
+        fs::write(blobs.path(d).with_extension("other"), "not ours").expect("write");
+        let listed = blobs.list().expect("list");
+        assert_eq!(listed.iter().map(|blob| blob.digest).collect::<Vec<_>>(), [d]);
+    }
+
+    #[test]
+    fn a_folder_is_no_blob_whatever_its_size() {
+        let (dir, blobs) = store();
+        let size = fs::metadata(dir.path().join("tmp")).expect("examine").len();
+        let bytes = vec![5; size as usize];
+        let d = blake3::hash(&bytes);
+        fs::create_dir_all(blobs.path(d)).expect("a folder in its place");
+        assert!(!blobs.contains(d, size));
+        assert_eq!(get(&blobs, d), None);
+        assert!(blobs.put(&bytes).is_err(), "it is not kept, and cannot be replaced");
+    }
+
+    #[test]
+    fn what_is_shorter_than_it_was_said_to_be_takes_no_place() {
+        let (_dir, blobs) = store();
+        let temp = temp::temporary(&blobs.temps).expect("a temporary");
+        temp.as_file().write_all(b"who").expect("write");
+        let refused = blobs.place(temp, blake3::hash(b"whole"), 5);
+        assert!(matches!(refused, Err(CacheError::Short { expected: 5, found: 3, .. })), "{refused:?}");
+        assert!(blobs.list().expect("list").is_empty());
     }
 
     #[test]
@@ -320,6 +360,8 @@ mod tests {
             bad[LARGE] = 8;
             fs::write(blobs.path(d), &bad).expect("damage");
             assert!(blobs.get(d, hashing).expect("get").is_none());
+            assert!(!blobs.path(d).exists(), "moved out of the way");
+            assert_eq!(blobs.tally.session().corrupt, 1);
         }
     }
 
@@ -366,6 +408,12 @@ mod tests {
         blobs.put(b"wanted").expect("put");
         let modified = blobs.list().expect("list")[0].modified;
         assert!(modified > old + Duration::from_secs(80_000));
+        // one that was stored a moment ago is left as it is
+        let recent = SystemTime::now() - Duration::from_secs(60);
+        File::open(blobs.path(d)).and_then(|f| f.set_modified(recent)).expect("age");
+        let before = blobs.list().expect("list")[0].modified;
+        blobs.put(b"wanted").expect("put");
+        assert_eq!(blobs.list().expect("list")[0].modified, before);
     }
 
     #[test]
@@ -385,7 +433,7 @@ mod tests {
         let (_dir, blobs) = store();
         let d = blobs.put(b"right").expect("put");
         fs::write(blobs.path(d), "wrong").expect("damage");
-        locked(&blobs.distrusted).insert(d);
+        blobs.discard(d, &blobs.dir.join("not there"));
         blobs.put(b"right").expect("put");
         assert_eq!(get(&blobs, d).as_deref(), Some(&b"right"[..]));
         assert!(locked(&blobs.distrusted).is_empty());

@@ -88,7 +88,11 @@ mod tests {
     fn a_full_disk_is_named_even_if_the_producer_hides_it() {
         let full = std::fs::OpenOptions::new().write(true).open("/dev/full").expect("/dev/full");
         let path = Path::new("somewhere");
-        let plain = write_pieces(&full, path, 1 << 20, |blob| blob.write(0, &[0; 1 << 20]));
+        let plain = write_pieces(&full, path, 1 << 20, |blob| {
+            let told = blob.write(0, &[0; 1 << 20]);
+            assert_eq!(told.as_ref().map_err(io::Error::kind), Err(io::ErrorKind::StorageFull));
+            told
+        });
         let hidden = write_pieces(&full, path, 1 << 20, |blob| {
             let _ = blob.write(0, &[0; 1 << 20]);
             Ok(())
@@ -125,5 +129,16 @@ mod tests {
             });
             assert!(matches!(made, Err(CacheError::Producer { .. })), "{pieces:?}");
         }
+    }
+
+    #[test]
+    fn a_producer_that_fails_when_all_is_written_has_made_nothing() {
+        let file = tempfile::tempfile().expect("a file");
+        let made = write_pieces(&file, Path::new("somewhere"), 5, |blob| {
+            blob.write(0, b"whole")?;
+            Err(io::Error::other("the delivery changed meanwhile"))
+        });
+        let Err(CacheError::Producer { source }) = made else { panic!("{made:?}") };
+        assert_eq!(source.to_string(), "the delivery changed meanwhile");
     }
 }

@@ -259,6 +259,21 @@ mod tests {
     }
 
     #[test]
+    fn a_stamp_is_as_fine_as_the_file_system_tells() {
+        let (_dir, path) = place();
+        fs::write(&path, "one").expect("write");
+        for at in [Duration::new(1_000_000, 7), Duration::new(1_000_000, 8)] {
+            fs::File::open(&path).and_then(|f| f.set_modified(UNIX_EPOCH + at)).expect("age");
+            let metadata = fs::metadata(&path).expect("stat");
+            let stamp = Stamp::of(&metadata);
+            assert_eq!(stamp.mtime_ns, nanos(metadata.modified().expect("a time")));
+            assert!(stamp.ctime_ns > stamp.mtime_ns, "nobody can set it: {stamp:?}");
+            assert_eq!(stamp.dev, metadata.dev());
+        }
+        assert_eq!(nanos(UNIX_EPOCH - Duration::from_secs(2)), -2_000_000_000);
+    }
+
+    #[test]
     fn racy_stamps_are_not_kept() {
         let (_dir, path) = place();
         let scanned = UNIX_EPOCH + Duration::from_secs(1_000_000);
@@ -280,6 +295,12 @@ mod tests {
             memo.put_scanned(stamp, d("w"), d("v"), scanned);
             assert_eq!(memo.get(&stamp, &d("w")).is_some(), kept, "{mtime} {ctime}");
         }
+        // without a time of the scan, that of the loading stands for it
+        let memo =
+            StampMemo { loaded: SystemTime::now() - Duration::from_secs(3600), ..StampMemo::load(&path) };
+        let stamp = Stamp { mtime_ns: nanos(memo.loaded) + 1, ..stamp(1) };
+        memo.put(stamp, d("w"), d("v"));
+        assert_eq!(memo.get(&stamp, &d("w")), None);
     }
 
     #[test]
@@ -330,6 +351,14 @@ mod tests {
         idle.put(stamp(2), d("w"), d("2"));
         idle.save().expect("save");
         assert_eq!(StampMemo::load(&path).get(&new, &d("w")), Some(d("new")));
+        // one that found the file as it knew it has looked at it
+        let (finds, other) = (StampMemo::load(&path), StampMemo::load(&path));
+        other.put(old, d("w"), d("old"));
+        other.save().expect("save");
+        assert_eq!(finds.get(&new, &d("w")), Some(d("new")));
+        finds.put(stamp(3), d("w"), d("3"));
+        finds.save().expect("save");
+        assert_eq!(StampMemo::load(&path).get(&new, &d("w")), Some(d("new")));
     }
 
     #[test]
@@ -364,6 +393,14 @@ mod tests {
         assert!(memo.get(&s, &d("w")).is_some());
         memo.save().expect("save");
         assert_eq!(Stamp::of(&fs::metadata(&path).expect("stat")), before);
+        // what it learned it writes once, whatever it is told again
+        memo.put(stamp(2), d("w"), d("v"));
+        memo.put(s, d("w"), d("v"));
+        memo.save().expect("save");
+        let after = Stamp::of(&fs::metadata(&path).expect("stat"));
+        assert_ne!(after, before);
+        memo.save().expect("save");
+        assert_eq!(Stamp::of(&fs::metadata(&path).expect("stat")), after);
     }
 
     #[test]
@@ -377,6 +414,39 @@ mod tests {
         locked(&memo.state).known.get_mut(&(1, 2)).expect("known").day = today - KEEP_DAYS;
         memo.save().expect("save");
         assert_eq!(read(&path).into_keys().collect::<Vec<_>>(), [(1, 2)]);
+    }
+
+    #[test]
+    fn whoever_asks_about_a_file_has_it_remembered_longer() {
+        let (dir, path) = place();
+        let s = stamp(1);
+        let asks: [fn(&StampMemo, Stamp); 2] =
+            [|memo, s| assert!(memo.get(&s, &d("w")).is_some()), |memo, s| memo.put(s, d("more"), d("v"))];
+        for ask in asks {
+            let memo = StampMemo::load(&dir.path().join("none"));
+            memo.put(s, d("w"), d("v"));
+            let today = day(memo.loaded);
+            locked(&memo.state).known.get_mut(&(1, 1)).expect("known").day = today - 100;
+            fs::write(&path, codec::encode(KIND, &locked(&memo.state).known)).expect("write");
+            let (asking, idle) = (StampMemo::load(&path), StampMemo::load(&path));
+            ask(&asking, s);
+            asking.save().expect("save");
+            assert_eq!(read(&path)[&(1, 1)].day, today);
+            // who has not asked takes the other's word for it
+            idle.put(stamp(2), d("w"), d("v"));
+            idle.save().expect("save");
+            assert_eq!(read(&path)[&(1, 1)].day, today);
+        }
+    }
+
+    #[test]
+    fn a_folder_for_the_memo_is_made() {
+        let (dir, _) = place();
+        let path = dir.path().join("state").join("stamps");
+        let memo = StampMemo::load(&path);
+        memo.put(stamp(1), d("w"), d("v"));
+        memo.save().expect("save");
+        assert_eq!(read(&path).len(), 1);
     }
 
     #[test]
