@@ -119,11 +119,6 @@ impl<'p, I: BufRead, O: Write> Debugger<'p, I, O> {
         })
     }
 
-    /// Whether the person has left: then nothing more is worth running.
-    pub fn has_quit(&self) -> bool {
-        self.quit
-    }
-
     /// What was heard; an error where it could not be written.
     ///
     /// # Errors
