@@ -6,10 +6,10 @@ mod common;
 use common::kernel;
 use mica_device::isa::Engine;
 use mica_device::layout::{MatrixFormat, Scaling, WeightFormat};
-use mica_device::object::Segment;
+use mica_device::object::{Direction, Segment};
 use mica_device::product::{Product, Rates};
 use mica_device::segment::{SegmentPlan, Storage};
-use mica_simulate::timing::{Bound, Inputs, Kind, Report, Span, Work, cycles, timeline};
+use mica_simulate::timing::{Bound, Inputs, Kind, Report, Share, Span, Transfer, Work, cycles, timeline};
 
 const TILES: &str = "
     tdef.f32 t0, lrm=0x0, 40x64, -
@@ -157,7 +157,7 @@ fn issue_waits_and_latency() {
     );
     let times: Vec<(u64, u64, u64)> = all.iter().map(|s| (s.start, s.end, s.retired)).collect();
     assert_eq!(times, [(0, 12, 76), (12, 24, 88), (2, 3, 3), (76, 85, 85), (85, 86, 86), (5, 6, 6),]);
-    // the total is the end of the last engine: the second transfer
+    // the total is the last retirement: the second transfer's
     assert_eq!(report.total, 88);
     assert_eq!(report.share.stall, 88 - 24 - 9 - 1);
     assert_eq!(report.share.ddr, 24);
@@ -168,7 +168,7 @@ fn issue_waits_and_latency() {
 #[test]
 fn both_dma_engines_share_the_bus() {
     // the store waits for the first load; the second load goes ahead of it on the bus
-    let (all, _) = spans(
+    let (all, report) = spans(
         "dld l2=0, bytes=160, -, s1, -, off=0
          dst l2=0, bytes=160, -, s2, -, off=0 ?in-1
          dld l2=0x100, bytes=800, -, s1, -, off=0",
@@ -176,6 +176,8 @@ fn both_dma_engines_share_the_bus() {
     );
     assert_eq!((all[1].engine, all[1].start), (Engine::DmaOut, 76));
     assert_eq!((all[2].start, all[2].end), (12, 64));
+    assert_eq!((report.share.ddr, report.total), (12 + 12 + 52, 88 + 64));
+    assert_eq!(report.share.stall, report.total - report.share.ddr, "in whatever order they are listed");
     let (all, _) = spans(
         "dld l2=0, bytes=160, -, s1, -, off=0
          dst l2=0x4000, bytes=160, -, s2, -, off=0",
@@ -189,6 +191,35 @@ fn scalars_hold_the_front_end_and_fences_wait() {
     let (all, _) = spans("dld l2=0, bytes=160, -, s1, -, off=0\nfence\nnop", "qb1");
     assert_eq!((all[1].start, all[1].end), (76, 77));
     assert_eq!(all[2].start, 77);
+    // all engines, of which the last one listed is not the last to retire
+    let (all, _) = spans(
+        "tdef.f32 t0, lrm=0, 1x8, -
+         dld l2=0, bytes=160, -, s1, -, off=0
+         vun.neg t0, t0
+         fence",
+        "qb1",
+    );
+    assert_eq!((all[1].retired, all[2].retired, all[3].start), (77, 3, 77));
+    // a load has arrived before the front end goes on
+    let (all, _) = spans("sld s16, s1, off=0\nnop", "qb1");
+    assert_eq!((all[0].end, all[1].start), (1, 65));
+}
+
+/// An instruction waits for its turn, for its engine, and for each that it names.
+#[test]
+fn the_last_to_come_decides() {
+    let starts = |text: &str| -> Vec<u64> {
+        let (all, _) = spans(&format!("tdef.f32 t0, lrm=0, 40x64, -\n{text}"), "qb1");
+        all.iter().map(|s| s.start).collect()
+    };
+    // 40 cycles of the array each
+    assert_eq!(starts("vun.neg t0, t0\nvun.neg t0, t0")[1..3], [1, 41]);
+    let load = "dld l2=0, bytes=160, -, s1, -, off=0\n";
+    // the load retires at 77, the array at 42
+    assert_eq!(starts(&format!("{load}vun.neg t0, t0\nldt.f32 t0, l2=0 ?in-1 ?array-1"))[3], 77);
+    assert_eq!(starts(&format!("{load}vun.neg t0, t0\nldt.f32 t0, l2=0 ?array-1"))[3], 42);
+    // what it waits for is long past
+    assert_eq!(starts(&format!("{load}fence\nnop\nldt.f32 t0, l2=0 ?in-1"))[4], 79);
 }
 
 #[test]
@@ -229,6 +260,25 @@ fn the_position_is_known() {
     assert_eq!(at(130).compute, 130 * 3);
 }
 
+/// Which edge is the position's: one that comes in, called so with or without a direction.
+#[test]
+fn the_position_comes_on_its_edge() {
+    let text = "sld s16, s1, off=0\nloop -, s16, body=1\nnop";
+    for (name, direction, known) in [
+        ("pos.in", Direction::In, true),
+        ("pos", Direction::In, true),
+        ("position.in", Direction::In, false),
+        ("in", Direction::In, false),
+        ("pos.out", Direction::Out, false),
+    ] {
+        let mut k = kernel(text, 8, 4, 0);
+        (k.entries[0].name, k.entries[0].direction) = (name.into(), direction);
+        let (product, rates) = (Product::named("qb1").unwrap(), Rates { bus_bytes: 32, clock_mhz: 1000 });
+        let report = cycles(&k, &product, &rates, Inputs { position: 5, ..Inputs::default() }).unwrap();
+        assert_eq!(report.share.instructions, if known { 3 + 5 } else { 3 }, "{name}");
+    }
+}
+
 /// A plan of a vector, a matrix and four experts.
 fn plan() -> SegmentPlan {
     let scaling = Some(Scaling { group: 64, scale: mica_device::format::Format::F16, zero: false });
@@ -264,6 +314,8 @@ fn bytes_are_told_by_what_they_are() {
         let r = cycles(&k, &product, &rates, Inputs { plans, ..Inputs::default() }).unwrap();
         let sum: u64 = r.traffic.iter().map(|t| t.bytes).sum();
         assert_eq!(sum, r.share.bytes.total());
+        let bytes = r.share.bytes;
+        assert_eq!((bytes.constants, bytes.edges_in, bytes.edges_out), (64 + 1024 + 512 + 8, 32, 32));
         assert_eq!(r.layers[1].traffic, r.traffic, "one layer moves them all");
         let all = r.traffic.iter().map(|t| (t.kind, t.what.clone(), t.bytes, t.transfers));
         all.collect::<Vec<_>>()
@@ -291,6 +343,45 @@ fn bytes_are_told_by_what_they_are() {
     );
 }
 
+/// The sorts of what one transfer each moves: constants of the second part, baked or on an edge, and edges by name.
+#[test]
+fn bytes_are_found_in_their_part_and_edge() {
+    let plan = plan();
+    let at = plan.bytes + plan.entries[1].offset;
+    let line = |base: &str, off: u64| format!("dld l2=0, bytes=64, -, {base}, -, off={off}");
+    let empty = SegmentPlan::default();
+    for (name, text, expected) in [
+        ("in", line("s0", at), (Kind::Constants, "matrix i8")),
+        ("weights.1.in", line("s1", at), (Kind::Constants, "matrix i8")),
+        ("weights.1.in", line("s1", 0), (Kind::Constants, "constants")),
+        ("k_cache.in", line("s1", 0), (Kind::Cache, "k_cache.in")),
+        ("k_cache.inout", line("s1", 0), (Kind::Cache, "k_cache.inout")),
+        ("cache_rows.in", line("s1", 0), (Kind::EdgeIn, "cache_rows.in")),
+        ("k_cache", line("s1", 0), (Kind::EdgeIn, "k_cache")),
+    ] {
+        let mut k = kernel(&text, 1 << 20, 1 << 20, plan.bytes);
+        k.entries[0].name = name.into();
+        let mut share = k.entries[0].shares[0].clone();
+        (share.0, share.1) = (1, plan.bytes);
+        k.entries[0].shares.push(share);
+        k.segments.push(Segment { offset: plan.bytes, bytes: plan.bytes, part: 1, literals: false });
+        k.literals.push(Vec::new());
+        let (product, rates) = (Product::named("qb1").unwrap(), Rates { bus_bytes: 8, clock_mhz: 1000 });
+        let plans = &[&empty, &plan];
+        let report = cycles(&k, &product, &rates, Inputs { plans, ..Inputs::default() }).unwrap();
+        let found: Vec<_> = report.traffic.iter().map(|t| (t.kind, t.what.as_str())).collect();
+        assert_eq!(found, [expected], "{name}: {text}");
+    }
+}
+
+#[test]
+fn only_what_ran_is_reported() {
+    let (_, report) = spans("nop @2.3\nnop @2.5", "qb1");
+    let listed: Vec<(u32, Vec<u32>)> =
+        report.layers.iter().map(|l| (l.layer, l.ops.iter().map(|o| o.op).collect())).collect();
+    assert_eq!(listed, [(0, vec![0]), (2, vec![3, 5])]);
+}
+
 #[test]
 fn work_is_counted_as_it_is_done() {
     let of = |line: &str| {
@@ -301,6 +392,7 @@ fn work_is_counted_as_it_is_done() {
     for (line, macs, l2_bytes, lrm_bytes) in [
         ("nop", 0, 0, 0),
         ("dld l2=0, bytes=1000, -, s1, -, off=0", 0, 1000, 0),
+        ("dst l2=0, bytes=1000, -, s2, -, off=0", 0, 1000, 0),
         ("ldt.f32 t0, l2=0", 0, f32s(2560), f32s(2560)),
         ("stt.f16 t0, l2=0", 0, 2 * 2560, f32s(2560)),
         ("bct t8, t0", 0, 0, f32s(2560) + 2 * 2560),
@@ -313,6 +405,7 @@ fn work_is_counted_as_it_is_done() {
         ("vbin.add.same t0, t0, t1", 0, 0, 3 * f32s(2560)),
         ("vmov t0, to=0, t1, from=0, 40x32/64/64", 0, 0, 2 * f32s(1280)),
         ("tmv t3, t0, t2", 2560, 0, f32s(2560 + 64 + 40)),
+        ("tmvt t2, t0, t3", 2560, 0, f32s(2560 + 40 + 64)),
         ("tout t0, t1, t3, t2", 2560, 0, f32s(2 * 2560 + 64 + 40)),
     ] {
         assert_eq!(of(line), Work { macs, l2_bytes, lrm_bytes }, "{line}");
@@ -329,4 +422,102 @@ fn work_follows_the_rows() {
         "qb1",
     );
     assert_eq!(report.share.work.lrm_bytes, 2 * 3 * 4);
+}
+
+/// Addresses and lengths that scalars give are followed.
+#[test]
+fn transfers_go_by_the_scalars() {
+    let s1 = 1 << 48;
+    for (scalar, operands, expected) in [
+        (8, "s20, s1, -, off=32", (s1 + 32, 8, false)),
+        // no more than the instruction says
+        (1000, "s20, s1, -, off=0", (s1, 160, false)),
+        (64, "-, s1, s20, off=32", (s1 + 96, 160, true)),
+        (0, "-, s0, -, off=32", (32, 160, false)),
+    ] {
+        let (all, report) =
+            spans(&format!("sli s20, value={scalar}\ndld l2=0, bytes=160, {operands}"), "qb1");
+        let (address, bytes, indexed) = expected;
+        assert_eq!(all[1].transfer, Some(Transfer { address, bytes, indexed }), "{operands}");
+        assert_eq!(all[1].end - all[1].start, bytes.div_ceil(16) + 2, "{operands}");
+        assert_eq!(report.share.bytes.total(), bytes, "{operands}");
+    }
+}
+
+/// What only an execution could tell reads as 0, and a tile has no more rows than it was defined with.
+#[test]
+fn what_is_not_known_is_nothing() {
+    for read in ["sget s16, t5, at=0", "sld s16, s1, off=0"] {
+        let (all, _) = spans(
+            &format!("tdef.i32 t5, lrm=0x9000, 1x8, -\nsli s16, value=3\n{read}\nloop -, s16, body=1\nnop"),
+            "qb1",
+        );
+        assert_eq!(all.len(), 5, "no iteration: {read}");
+    }
+    let (_, report) = spans("sli s16, value=1000\ntdef.f32 t0, lrm=0, 512x1, s16\nvun.neg t0, t0", "qb1");
+    assert_eq!(report.share.work.lrm_bytes, 2 * 512 * 4);
+}
+
+#[test]
+fn what_the_stream_shows_to_be_wrong_is_refused() {
+    for (text, said) in [
+        ("trap code=7 @0.1", "instruction 0 (trap), layer 0 (embed), op 1 (matmul mlp.gate): trap 7"),
+        (
+            "nop\nvun.neg t3, t3",
+            "instruction 1 (vun), layer 0 (embed), op 0 (embed embed_tokens): tile t3 is not",
+        ),
+    ] {
+        let (product, rates) = (Product::named("qb1").unwrap(), Rates { bus_bytes: 16, clock_mhz: 1000 });
+        let refused = cycles(&kernel(text, 8, 8, 0), &product, &rates, Inputs::default());
+        let refused = refused.unwrap_err().to_string();
+        assert!(refused.contains(said), "{refused}");
+    }
+}
+
+/// Where two are busy alike the bus is what bounds, then the array; nothing does what more cycles pass without.
+#[test]
+fn the_busiest_bounds() {
+    let share =
+        |elapsed, [compute, ddr, flow]: [u64; 3]| Share { elapsed, compute, ddr, flow, ..Share::default() };
+    let cases = [
+        (100, [60, 50, 40], Bound::Compute, 40),
+        (100, [60, 60, 60], Bound::Ddr, 40),
+        (100, [60, 40, 60], Bound::Compute, 40),
+        (100, [40, 50, 60], Bound::Flow, 40),
+        (100, [50, 0, 0], Bound::Compute, 50),
+        (101, [50, 0, 0], Bound::Stall, 51),
+        (0, [0, 0, 0], Bound::Stall, 0),
+        // engines work side by side
+        (50, [60, 0, 0], Bound::Compute, 0),
+    ];
+    for (elapsed, busy, bound, stall) in cases {
+        let sum = Share::default().plus(&share(elapsed, busy));
+        assert_eq!((sum.bound_by, sum.stall), (bound, stall), "{elapsed} {busy:?}");
+    }
+    let (one, other) = (share(10, [1, 2, 3]), share(20, [4, 5, 6]));
+    let sum = one.plus(&Share { scalar: 7, instructions: 8, ..other });
+    let Share { elapsed, compute, ddr, flow, scalar, instructions, .. } = sum;
+    assert_eq!((elapsed, compute, ddr, flow, scalar, instructions), (30, 5, 7, 9, 7, 8));
+}
+
+/// Cycles in which none of the three works are the whole's stall: overlaps count once, whatever their order.
+#[test]
+fn a_stall_is_when_nothing_works() {
+    // the array is busy for 40 cycles from 1 on, the bus for 12 from 2 on and then until 76 on its way
+    let (all, report) = spans(
+        "tdef.f32 t0, lrm=0, 40x64, -
+         vun.neg t0, t0
+         dld l2=0, bytes=160, -, s1, -, off=0
+         nop ?in-1 @1.0",
+        "qb1",
+    );
+    let busy: Vec<(u64, u64)> = all[1..3].iter().map(|s| (s.start, s.end)).collect();
+    assert_eq!(busy, [(1, 41), (2, 14)]);
+    assert_eq!(report.total, all[4].retired);
+    assert_eq!(report.share.stall, report.total - 40);
+    assert_eq!((report.share.scalar, report.share.instructions), (3, 5));
+    // each layer has its name and its ops theirs, where the kernel says so
+    let named: Vec<(&str, &str)> =
+        report.layers.iter().map(|l| (l.kind.as_str(), l.ops[0].label.as_str())).collect();
+    assert_eq!(named, [("embed", "embed_tokens"), ("", "")]);
 }

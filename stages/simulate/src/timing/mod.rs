@@ -3,8 +3,8 @@
 //!
 //! The front end issues one instruction a cycle, in order, into a queue an engine. An instruction
 //! starts when its engine is free and what it waits for has retired; scalar instructions run in the
-//! front end itself. Both DMA engines share the external bus. The total is the end of the last
-//! engine. Values that only an execution could tell (`SGET`, and loads other than the position)
+//! front end itself. Both DMA engines share the external bus. The total is the last retirement.
+//! Values that only an execution could tell (`SGET`, and loads other than the position)
 //! read as 0.
 
 mod bus;

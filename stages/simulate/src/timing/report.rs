@@ -136,7 +136,7 @@ pub struct LayerReport {
 /// Cycles of one call.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Report {
-    /// Cycles from the first issue to the end of the last engine.
+    /// Cycles from the first issue to the last retirement.
     pub total: u64,
     /// The whole; `elapsed` is `total`.
     pub share: Share,
