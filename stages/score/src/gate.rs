@@ -298,6 +298,7 @@ mod tests {
     fn nothing_compared_is_not_a_pass() {
         assert!(gate(1.0, 1).passed());
         assert!(!gate(1.0, 0).passed());
+        assert!(gate(INF, 1).value.is_nan(), "JSON has no infinity");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Each gate passes on a good run and fails when the one thing that it guards is broken.
 
 use super::fixture::*;
-use super::{Place, Source, Stack};
+use super::{CaptureLabel, Place, Source, Stack};
 use crate::metrics::Equality;
 use crate::{DecodeReport, Gate, ScoreError, Thresholds, Verdict, score_decode};
 
@@ -64,7 +64,7 @@ const LOGITS_BOTH: [&str; 4] = [
 
 /// What is broken, how, and exactly which gates have to fail. The references are two, so a broken device
 /// fails against both.
-const TWINS: [Twin; 26] = [
+const TWINS: [Twin; 27] = [
     ("a layer scaled by 1 %", |f| scale(&mut f.forced.layers[1], 1.01), &LAYER_RATIOS),
     ("two elements of a layer swapped", |f| f.forced.layers[1].swap(4, 6), &LAYER_COSINES),
     ("an element of a layer zeroed", |f| f.forced.layers[0][5] = 0.0, &LAYERS_BOTH),
@@ -132,6 +132,11 @@ const TWINS: [Twin; 26] = [
     (
         "the linked kernel off by one element",
         |f| f.whole_kernel = Some(Equality { elements: 24, differing: 1, first: Some(7) }),
+        &["whole-kernel"],
+    ),
+    (
+        "a linked kernel of which nothing was compared",
+        |f| f.whole_kernel = Some(Equality { elements: 0, differing: 0, first: None }),
         &["whole-kernel"],
     ),
 ];
@@ -314,8 +319,9 @@ fn a_shorter_stack_is_compared_with_the_capture_of_its_last_layer_alone() {
 fn the_first_place_outside_is_marked() {
     // how it is broken, the first place outside
     type Case = (fn(&mut Fixture), Option<Place>);
-    let cases: [Case; 6] = [
+    let cases: [Case; 7] = [
         (|_| (), None),
+        (|f| f.forced.layers[1].swap(4, 6), Some(Place::Layer(1))),
         (|f| scale(&mut f.forced.embed, 1.01), Some(Place::Embed)),
         (
             |f| {
@@ -354,6 +360,33 @@ fn a_flip_of_the_free_run_is_listed_with_its_margin_and_fails_nothing() {
     assert!((close.probability_margin - (1f64.exp() - 0.5f64.exp()) / whole).abs() < 1e-15);
     assert_eq!(&*absurd.gained, [9]);
     assert!(absurd.logit_margin.is_nan() && absurd.probability_margin.is_nan());
+    // of two that changed, the largest lost and the smallest gained
+    let both = Fixture::new(TIGHT).with(|f| f.free.routing[0][..2].copy_from_slice(&[1, 3])).score();
+    let [flip] = &both.routing.flips[..] else { panic!("{:?}", both.routing) };
+    assert_eq!((&*flip.lost, &*flip.gained, flip.logit_margin), (&[2, 0][..], &[1, 3][..], 2.0 - 0.25));
+}
+
+/// A token passes where every gate that judges it and was run does.
+#[test]
+fn a_token_passes_what_it_is_asked() {
+    // the captures, what is broken, and which tokens pass
+    type Case = (CaptureLabel, fn(&mut Fixture), [bool; 3]);
+    let cases: [Case; 8] = [
+        (TIGHT, |_| (), [true; 3]),
+        (TIGHT, |f| swap_token(&mut f.free.logits, 1), [true, false, true]),
+        (TIGHT, |f| swap_token(&mut f.reference.logits, 2), [true, true, false]),
+        (TIGHT, |f| swap_token(&mut f.captured.logits, 0), [false, true, true]),
+        (TIGHT, |f| scale(&mut f.free.normed[HIDDEN..2 * HIDDEN], -1.0), [true, false, true]),
+        // captures of other weights choose other tokens, and captures that are not judged by ask nothing
+        (UNQUANTIZED, |f| swap_token(&mut f.captured.logits, 0), [true; 3]),
+        (UNQUANTIZED, |f| scale(&mut f.free.normed[..HIDDEN], -1.0), [false, true, true]),
+        (TIGHT, |f| f.parts = None, [true; 3]),
+    ];
+    for (number, (label, break_it, expected)) in cases.into_iter().enumerate() {
+        let report = Fixture::new(label).with(break_it).score();
+        let pass: Vec<bool> = report.tokens.iter().map(|token| token.pass).collect();
+        assert_eq!(pass, expected, "case {number}");
+    }
 }
 
 #[test]

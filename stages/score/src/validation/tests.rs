@@ -4,7 +4,7 @@
 use super::evidence::*;
 use super::{Bounds, Kind, judge};
 use crate::decode::Counters;
-use crate::{Gate, NonFiniteWeights, ScoreError, Verdict};
+use crate::{Bound, Gate, NonFiniteWeights, ScoreError, Verdict};
 
 /// Numbers that look random and are always the same.
 fn numbers(seed: u64, n: usize) -> Vec<f64> {
@@ -175,6 +175,7 @@ fn every_gate_has_a_twin_that_fails() {
         ),
         (Kind::Deltanet, |e| e.layers[0].items[2].device.reverse(), "tight-cosine"),
         (Kind::Deltanet, |e| scale(&mut output(e).device, 0.9), "norm-ratio"),
+        (Kind::Deltanet, |e| scale(&mut output(e).device[..WIDTH], 0.9), "norm-ratio"),
         (Kind::Attention, |e| e.layers[0].items[1].device.reverse(), "tight-cosine"),
         (Kind::Attention, |e| scale(&mut output(e).device[WIDTH..], -1.0), "cosine"),
         (Kind::LinearLayer, |e| e.layers[3].items[1].device.reverse(), "tight-cosine"),
@@ -183,6 +184,14 @@ fn every_gate_has_a_twin_that_fails() {
         (Kind::Hybrid, |e| e.layers[3].items[0].device.reverse(), "cosine"),
         (Kind::Hybrid, |e| e.layers[2].items[2].evaluator[5] += 1e-3, "reference-error"),
         (Kind::Resume, |e| e.twice[0].pieces[2] ^= 1, "bit-equal"),
+        (
+            Kind::Resume,
+            |e| {
+                e.twice.push(e.twice[0].clone());
+                e.twice[0].pieces[0] ^= 1;
+            },
+            "bit-equal",
+        ),
         (Kind::Resume, |e| e.layers[0].items[1].device.reverse(), "tight-cosine"),
         (Kind::Embed, |e| output(e).device[17] += e.residual_unit, "bit-exact"),
         (Kind::Embed, |e| output(e).device[17] += e.residual_unit, "max-error"),
@@ -190,6 +199,7 @@ fn every_gate_has_a_twin_that_fails() {
         (Kind::LmHead, |e| output(e).device[3] = -5.0, "top-1"),
         (Kind::LmHead, |e| output(e).device[4] += 0.2, "tight-cosine"),
         (Kind::LmHead, |e| scale(&mut output(e).device, 1.01), "tight-norm-ratio"),
+        (Kind::LmHead, |e| scale(&mut output(e).device[..WIDTH], 0.99), "tight-norm-ratio"),
         (Kind::LmHead, |e| output(e).evaluator[4] += 1e-3, "reference-error"),
         (Kind::Perplexity, |e| output(e).device[3] = -5.0, "top-1"),
         (Kind::Perplexity, |e| scale(&mut output(e).device, 1.1), "perplexity-ratio"),
@@ -210,6 +220,58 @@ fn every_gate_has_a_twin_that_fails() {
     }
 }
 
+/// A bound by its own name in its own validation is that of the gate, and no other is.
+#[test]
+fn every_bound_is_that_of_its_own_gate() {
+    let mut sections = toml::Table::try_from(Bounds::default()).unwrap();
+    let fields = sections.iter_mut().flat_map(|(_, section)| section.as_table_mut().unwrap().iter_mut());
+    for (number, (_, bound)) in (1..).zip(fields) {
+        *bound = toml::Value::Float(f64::from(number) / 4096.0);
+    }
+    let bounds: Bounds = sections.clone().try_into().unwrap();
+    for kind in ALL {
+        let name = serde_json::to_value(kind).unwrap();
+        let section = sections[name.as_str().unwrap()].as_table().unwrap();
+        let own = toml::Table::from_iter([(name.as_str().unwrap().into(), section.clone().into())]);
+        let own: Bounds = own.try_into().unwrap();
+        for other in ALL {
+            assert_eq!(own.of(other) != Bounds::default().of(other), kind == other, "{kind:?} {other:?}");
+        }
+        let mut unread: Vec<&str> = section.keys().map(String::as_str).collect();
+        for gate in judge(kind, &bounds, &sound(kind)).unwrap().gates {
+            let (Bound::AtLeast(b) | Bound::AtMost(b) | Bound::Within { tolerance: b, .. }) = gate.bound
+            else {
+                continue;
+            };
+            let field = gate.name.trim_start_matches("perplexity-").replace('-', "_");
+            assert_eq!(
+                Some(b),
+                section.get(&field).and_then(toml::Value::as_float),
+                "{kind:?} {}",
+                gate.name
+            );
+            unread.retain(|name| *name != field);
+        }
+        // the routed half has no components
+        let expected: &[&str] = if kind == Kind::MoeRouted { &["component_norm_ratio"] } else { &[] };
+        assert_eq!(unread, expected, "{kind:?}");
+    }
+}
+
+/// What each validation asks for, where nothing is overridden.
+#[test]
+fn gates_ask_for_this() {
+    let mut text = String::new();
+    for kind in ALL {
+        text += &format!("{kind:?}\n");
+        for gate in gates(kind, &sound(kind)) {
+            let published = if gate.published { ", published" } else { "" };
+            text += &format!("  {} {}{published}\n", gate.name, gate.bound);
+        }
+    }
+    insta::assert_snapshot!(text);
+}
+
 #[test]
 fn a_nan_anywhere_and_a_counted_event_fail() {
     for kind in ALL {
@@ -226,10 +288,11 @@ fn a_nan_anywhere_and_a_counted_event_fail() {
             e.non_finite_weights.add("layer0: gate", 0);
             assert!(failed(&gates(kind, &e)).is_empty(), "{kind:?}");
             e.non_finite_weights.add("layer0: up", 2);
+            e.non_finite_weights.add("layer0: down", 3);
             let gates = gates(kind, &e);
             assert_eq!(failed(&gates), ["non-finite"], "{kind:?}");
             let at = gates.iter().find(|g| g.name == "non-finite").and_then(|g| g.at.as_deref());
-            assert_eq!(at, Some("2 of them weights, the first in layer0: up"), "{kind:?}");
+            assert_eq!(at, Some("5 of them weights, the first in layer0: up"), "{kind:?}");
         }
     }
 }
@@ -262,6 +325,95 @@ fn captures_of_other_weights_ask_nothing_of_them() {
     output(&mut e).published.as_mut().unwrap().reverse();
     let gates = gates(Kind::MoeBlock, &e);
     assert!(gates.iter().all(|g| g.passed() && g.name != "reference-error"), "{gates:#?}");
+}
+
+/// Whose choices the device has to take: the published implementation's of the same weights, else the evaluator's.
+#[test]
+fn choices_are_compared_with_the_reference() {
+    let of = |published: Published, change: fn(&mut Choices)| {
+        let mut e = sound(Kind::MoeBlock);
+        e.published = published;
+        change(e.layers[0].choices.as_mut().unwrap());
+        failed(&gates(Kind::MoeBlock, &e)).contains(&"expert-choices")
+    };
+    let swap: [fn(&mut Choices); 3] =
+        [|c| c.device.swap(0, 1), |c| c.evaluator.swap(0, 1), |c| c.published.as_mut().unwrap().swap(0, 1)];
+    assert_eq!(swap.map(|change| of(Published::SameWeights, change)), [true, false, true]);
+    assert_eq!(swap.map(|change| of(Published::Other, change)), [true, true, false]);
+}
+
+/// What was captured of nothing that was computed, and a state that was read back by nobody, prove nothing.
+#[test]
+fn what_had_nothing_to_judge_is_not_run() {
+    let not_run = |kind, change: fn(&mut Evidence), name: &str| {
+        let mut e = sound(kind);
+        change(&mut e);
+        let gate = gates(kind, &e).into_iter().find(|g| g.name == name).unwrap();
+        assert!(matches!(gate.verdict, Verdict::NotRun(_)), "{gate:?}");
+    };
+    let uncaptured = |e: &mut Evidence| e.layers[0].items.iter_mut().for_each(|i| i.published = None);
+    not_run(Kind::Deltanet, uncaptured, "reference-error");
+    not_run(Kind::Resume, |e| e.twice.clear(), "bit-equal");
+}
+
+/// A shared expert that moves the output three times as far as it should is no lost branch, but not the right one.
+#[test]
+fn a_branch_is_measured_in_the_references_movement() {
+    let mut e = sound(Kind::MoeBlock);
+    let [output, routed, ..] = &mut e.layers[0].items[..] else { panic!("{e:?}") };
+    for (output, routed) in output.device.iter_mut().zip(&routed.device) {
+        *output = routed + 3.0 * (*output - routed);
+    }
+    let gates = gates(Kind::MoeBlock, &e);
+    assert!(!failed(&gates).contains(&"branch") && failed(&gates).contains(&"tight-branch"), "{gates:#?}");
+}
+
+#[test]
+fn the_worst_is_the_farthest_and_a_nan_stays() {
+    const NAN: f64 = f64::NAN;
+    // figures, which is the worst
+    let cases: [(&[f64], Option<usize>); 6] = [
+        (&[], None),
+        (&[1.0], Some(0)),
+        (&[1.0, 3.0, 2.0, 3.0], Some(1)),
+        (&[1.0, NAN, 5.0], Some(1)),
+        (&[NAN, 9.0, NAN], Some(0)),
+        (&[f64::INFINITY, NAN], Some(0)),
+    ];
+    for (figures, expected) in cases {
+        let readings = figures.iter().enumerate().map(|(n, &v)| (v, 10, n.to_string()));
+        let found = worst(readings, |v| v);
+        assert_eq!(found.as_ref().and_then(|r| r.at.clone()), expected.map(|n| n.to_string()), "{figures:?}");
+        assert_eq!(found.map_or(0, |r| r.elements), 10 * figures.len() as u64);
+    }
+}
+
+#[test]
+fn some_rows_captured_are_compared_and_the_widest_tie_is_told() {
+    let mut e = sound(Kind::Embed);
+    output(&mut e).published.as_mut().unwrap().truncate(WIDTH);
+    assert!(gates(Kind::Embed, &e).iter().all(Gate::passed));
+    let mut e = sound(Kind::LmHead);
+    let output = output(&mut e);
+    for list in [&mut output.device, &mut output.evaluator, output.published.as_mut().unwrap()] {
+        list[4] = 5.0;
+    }
+    let report = judge(Kind::LmHead, &Bounds::default(), &e).unwrap();
+    assert!(report.lines[0].contains("widest reference tie 2"), "{:?}", report.lines);
+}
+
+/// A row half way between two values of the residual's format goes to the even one, as the device converts.
+#[test]
+fn a_tie_of_the_embedding_is_even() {
+    for (row, held) in [(0.5, 0.0), (1.5, 2.0), (2.5, 2.0), (-0.5, 0.0), (-2.5, -2.0)] {
+        let mut e = sound(Kind::Embed);
+        let unit = e.residual_unit;
+        let output = output(&mut e);
+        output.evaluator[0] = row * unit;
+        output.published.as_mut().unwrap()[0] = row * unit;
+        output.device[0] = held * unit;
+        assert!(gates(Kind::Embed, &e).iter().all(Gate::passed), "{row}");
+    }
 }
 
 #[test]
