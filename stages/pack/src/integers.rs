@@ -223,6 +223,8 @@ pub(crate) fn failed<E>(role: &ResolvedRole) -> impl Fn(E) -> PackFailure<E> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::MemoryDelivery;
+    use mica_models::analysis::WeightUse;
 
     #[test]
     fn containers_of_four_bits_are_words() {
@@ -239,14 +241,54 @@ mod tests {
         }
     }
 
+    /// Words are the name where they are those of the integers along a row; others have the name that the integers have in
+    /// containers, even where their shape is the same or their rows end within a word.
+    #[test]
+    fn words_are_the_name_or_unpacked_for_it() {
+        for (packing, cols, own) in [
+            (Packing::CompressedTensors, 16, true),
+            (Packing::CompressedTensors, 12, false),
+            (Packing::Awq, 16, false),
+        ] {
+            let unpack = Unpack { packing, bits: 4, rows: 16, cols, groups: 1, symmetric: true };
+            let of = |name: &str, dtype, shape: &[u64], unpack| ResolvedRole {
+                role: "w".into(),
+                weight_use: WeightUse::Matrix,
+                data: Virtual { pieces: vec![name.into()], dtype, shape: shape.into() },
+                scale: None,
+                zero: None,
+                unpack,
+                order: None,
+                stated: None,
+                converter: None,
+                shape: vec![16, cols],
+            };
+            let mut delivery = MemoryDelivery::default();
+            let stored: Vec<u8> = (0..128).collect();
+            delivery.insert("words", Dtype::I32, &[16, 2], stored.clone());
+            let role = of("words", Dtype::I32, &[16, 2], Some(unpack));
+            let Ok(words) = delivery.digest(&role.data);
+            let named = in_words(&role, &unpack, &mut delivery).unwrap();
+            assert_eq!((named.dtype, &named.shape[..]), (Dtype::I8, &[16, cols][..]));
+            assert_eq!(named.digest == words, own, "{packing:?} {cols}");
+
+            let lent = |r: Range<u64>| Ok(Cow::Borrowed(&stored[r.start as usize..r.end as usize]));
+            let containers = InWords::containers(&role, &unpack).read(0..16 * cols, lent).unwrap();
+            delivery.insert("containers", Dtype::I8, &[16, cols], containers);
+            let role = of("containers", Dtype::I8, &[16, cols], None);
+            assert_eq!(in_containers(&role, &mut delivery).unwrap(), named, "{packing:?} {cols}");
+        }
+    }
+
     #[test]
     fn stretches_of_pieces() {
         let stored = [Cow::Borrowed(&b"abcd"[..]), Cow::Borrowed(b"efgh"), Cow::Borrowed(b"ijkl")];
         let containers = Containers::Delivered(&stored);
+        let mut buffer = Vec::new();
         for (range, expected) in
             [(0..4, "abcd"), (1..3, "bc"), (3..5, "de"), (2..11, "cdefghijk"), (4..8, "efgh")]
         {
-            assert_eq!(containers.range(range, &mut Vec::new()), expected.as_bytes());
+            assert_eq!(containers.range(range, &mut buffer), expected.as_bytes());
         }
     }
 }

@@ -390,6 +390,27 @@ mod tests {
         let bad = unpacked(symmetric, &words([7, 6, 7, 7, 7, 7, 7, 7])).unwrap_err();
         assert_eq!((bad.place, bad.stored), ([1, 0], 6));
         assert_eq!(unpacked(symmetric, &words([7; 8])), Ok(vec![0; 8]));
+
+        // of some rows, and of eight bits
+        let two = Unpack { rows: 16, ..v1 };
+        let bad = two.zeros(&[words([7; 8]), last].concat(), 8..16, &mut [0; 8]).unwrap_err();
+        assert_eq!((bad.place, bad.stored), ([8 + 3, 0], 15));
+        let wide = of(GPTQ, 8, 4, 16, 1);
+        let mut zeros = vec![0; 4];
+        wide.zeros(&[0, 1, 128, 255], 0..4, &mut zeros).unwrap();
+        assert_eq!(signed(zeros), [-128, -127, 0, 127]);
+        let bad = Unpack { symmetric: true, ..wide }.zeros(&[128, 129, 128, 128], 0..4, &mut [0; 4]);
+        assert_eq!(bad.map_err(|bad| (bad.place, bad.stored)), Err(([1, 0], 129)));
+    }
+
+    /// Rows that end within a word.
+    #[test]
+    fn few_rows() {
+        let unpack = of(Packing::CompressedTensors, 4, 3, 16, 1);
+        assert_eq!([unpack.aligned(1..2), unpack.aligned(0..3)], [0..3, 0..3]);
+        let mut zeros = vec![0; 3];
+        unpack.zeros(&[0x10, 0x02, 0, 0], 0..3, &mut zeros).unwrap();
+        assert_eq!(signed(zeros), [-8, -7, -6]);
     }
 
     #[test]

@@ -8,6 +8,7 @@ use mica_models::stack::Part;
 use mica_pack::testing::MemoryDelivery;
 use mica_pack::{Contents, Dtype, PackedLayer, Place, Scheme, Source, pack, places, resolve, unread};
 use serde_json::Value;
+use std::ops::Range;
 use std::sync::LazyLock;
 
 const EXPERTS: &str = "model.layers.0.mlp.experts.";
@@ -113,7 +114,7 @@ fn content(delivery: &MemoryDelivery, source: &Source, places: &[(mica_pack::Dig
     let (_, place) = places.iter().find(|(digest, _)| *digest == source.digest).unwrap();
     let stored = delivery.joined(place.tensor());
     assert_eq!(place.bytes(), source.bytes());
-    let lent = |r: std::ops::Range<u64>| Ok(stored[r.start as usize..r.end as usize].into());
+    let lent = |r: Range<u64>| Ok(stored[r.start as usize..r.end as usize].into());
     place.read(0..source.bytes(), lent).unwrap().into_owned()
 }
 
@@ -146,6 +147,45 @@ fn a_stretch_is_read_without_the_rest() {
             // a matrix for all but the whole, and two where a stretch goes from one into the next
             assert!(lent < stored.len() as u64 * 2, "{format:?}");
         }
+    }
+}
+
+/// Words of whole rows of one matrix are given as they are; of anything else there are none.
+#[test]
+fn words_of_whole_rows() {
+    let [row, matrix] = [64u64, 128 * 64];
+    for format in PackedFormat::ALL {
+        let mut r = replaced(format, 2, mica_fetch::Dtype::F16, true);
+        let (layer, places) = with_places(&mut r.delivery);
+        let tensor = layer.tensor(ROLE).unwrap();
+        let words = |source: &Source, range: Range<u64>| {
+            let (_, place) = places.iter().find(|(digest, _)| *digest == source.digest).unwrap();
+            let Place::InWords(words) = place else { panic!("{format:?} has them in words") };
+            let stored = r.delivery.joined(place.tensor());
+            let lent = |r: Range<u64>| Ok(stored[r.start as usize..r.end as usize].to_vec().into());
+            words.words(range, lent).unwrap().map(|words| words.into_owned())
+        };
+        for (range, whole) in [
+            (0..row, true),
+            (3 * row..5 * row, true),
+            (0..matrix, true),
+            (2 * matrix + 127 * row..3 * matrix, true),
+            (15 * matrix..16 * matrix, true),
+            (0..row - 8, false),
+            (8..row, false),
+            (127 * row..129 * row, false),
+        ] {
+            let plus = |q: u8| q.wrapping_add(8);
+            let pairs = r.weights[range.start as usize..range.end as usize].chunks(2);
+            let expected = pairs.map(|pair| plus(pair[0]) | (plus(pair[1]) << 4)).collect();
+            let some = whole && format != PackedFormat::Awq;
+            assert_eq!(words(&tensor.data, range.clone()), some.then_some(expected), "{format:?} {range:?}");
+        }
+        assert_eq!(
+            words(tensor.zero.as_ref().unwrap(), 0..row),
+            None,
+            "{format:?}: zero points are no integers"
+        );
     }
 }
 
@@ -223,6 +263,17 @@ fn integers_are_named_by_what_they_are() {
     }
     let (other, own) = containers(|q| q[7] ^= 1);
     assert!(other != name && other != own);
+}
+
+/// Zero points are dropped where each is the middle of the range, and kept where the last one alone is not.
+#[test]
+fn zero_points_that_say_nothing_are_dropped() {
+    let mut delivery = delivery(pack_quantized(&layer_0(), Gptq), &Gptq.config(32, false));
+    let dropped =
+        |delivery: &mut MemoryDelivery| with_places(delivery).0.tensor(ROLE).unwrap().zero.is_none();
+    assert!(dropped(&mut delivery));
+    edit(&mut delivery, "qzeros", 127, &[0x67]);
+    assert!(!dropped(&mut delivery));
 }
 
 /// compressed-tensors before it packed zero points.
@@ -354,6 +405,7 @@ const CASES: &[Case] = &[
         "experts.3.down_proj.qzeros: the zero point 6 of row 0, group 0 is no middle of the range",
     ),
     (Gptq, |d| edit(d, "qzeros", 64, &[0xf7]), "the zero point 15 of row 1, group 1 is stored less one"),
+    (Gptq, |d| edit(d, "qzeros", 1, &[0xf7]), "the zero point 15 of row 3, group 0 is stored less one"),
     (GptqV2, |d| edit(d, "qzeros", 0, &[0x87]), "the zero point 7 of row 0, group 0 is no middle"),
 ];
 
