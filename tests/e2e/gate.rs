@@ -12,7 +12,8 @@ fn a_failed_gate_says_where_it_went_wrong() {
     let run = workspace.build(&[]).exits(1);
     let failed: Vec<_> = run.gates("score:tiny.decode").into_iter().filter(|g| g.1 != Some(true)).collect();
     assert_eq!(failed, [("chain-cosine-vs-capture", Some(false))]);
-    assert!(run.gates("score:tiny-w4a16.decode").values().all(|pass| *pass == Some(true)));
+    let others = run.gates("score:tiny-w4a16.decode");
+    assert!(others.len() > 10 && others.values().all(|pass| *pass == Some(true)), "{others:?}");
     for line in [
         "worst relative error",
         "quantization alone",

@@ -16,6 +16,7 @@ mod gate;
 mod network;
 mod parameters;
 mod predict;
+mod status;
 mod stress;
 mod synth;
 mod together;

@@ -13,6 +13,7 @@ use mica_quantize::Dequantized;
 use mica_score::table::{Align, Table};
 use serde::Serialize;
 use serde_json::json;
+use std::collections::BTreeSet;
 use std::path::Path;
 
 /// Raised when a field of the JSON report changes its meaning or goes away.
@@ -170,8 +171,7 @@ fn number(v: f64) -> String {
 /// The advice: a line a device, the fewest bits of those that its models ask for.
 fn lines(all: &[Advice]) -> String {
     let mut text = String::new();
-    let mut devices: Vec<&str> = all.iter().map(|a| a.device.as_str()).collect();
-    devices.dedup();
+    let devices: BTreeSet<&str> = all.iter().map(|a| a.device.as_str()).collect();
     for device in devices {
         let of: Vec<&Advice> = all.iter().filter(|a| a.device == device).collect();
         let proposed: Option<Vec<u8>> = of.iter().map(|a| a.proposed).collect();
@@ -189,4 +189,51 @@ fn lines(all: &[Advice]) -> String {
         };
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A device once, however its models lie among others, with what all of them allow.
+    #[test]
+    fn a_device_is_advised_once() {
+        // device, fraction bits at present and proposed, a model each; what is said
+        type Case = (&'static [(&'static str, u8, Option<u8>)], &'static [&'static str]);
+        let cases: [Case; 4] = [
+            (
+                &[("sim", 20, Some(20))],
+                &["[device.sim] has frac = 20, the most that keeps 3 bits of headroom"],
+            ),
+            (
+                &[("sim", 20, Some(22)), ("sim", 20, Some(18))],
+                &["instead of 20:", "[device.sim]", "frac = 18"],
+            ),
+            (
+                &[("sim", 20, Some(22)), ("sim", 20, None)],
+                &["no number of fraction bits holds the residual with 3 bits to spare"],
+            ),
+            (
+                &[("b", 20, Some(20)), ("a", 9, Some(9)), ("b", 20, Some(21))],
+                &["[device.a] has frac = 9", "[device.b] has frac = 20"],
+            ),
+        ];
+        for (models, said) in cases {
+            let advice = |&(device, frac, proposed): &(&str, u8, Option<u8>)| Advice {
+                model: "m".into(),
+                device: device.into(),
+                frac,
+                margin: 3,
+                proposed,
+                measured: Measured { tokens: 1, headroom: Vec::new(), arguments: Vec::new() },
+            };
+            let text = lines(&models.iter().map(advice).collect::<Vec<_>>());
+            let mut rest = text.as_str();
+            for words in said {
+                let at = rest.find(words).unwrap_or_else(|| panic!("no {words:?} in\n{text}"));
+                rest = &rest[at + words.len()..];
+            }
+            assert!(!rest.contains("device"), "{text}");
+        }
+    }
 }

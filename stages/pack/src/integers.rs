@@ -274,9 +274,20 @@ mod tests {
 
             let lent = |r: Range<u64>| Ok(Cow::Borrowed(&stored[r.start as usize..r.end as usize]));
             let containers = InWords::containers(&role, &unpack).read(0..16 * cols, lent).unwrap();
-            delivery.insert("containers", Dtype::I8, &[16, cols], containers);
+            delivery.insert("containers", Dtype::I8, &[16, cols], containers.clone());
             let role = of("containers", Dtype::I8, &[16, cols], None);
             assert_eq!(in_containers(&role, &mut delivery).unwrap(), named, "{packing:?} {cols}");
+            for at in 0..containers.len() {
+                let mut other = containers.clone();
+                other[at] = (other[at] as i8 >> 1 ^ 1) as u8;
+                let changed = other != containers;
+                delivery.insert("containers", Dtype::I8, &[16, cols], other);
+                assert_eq!(
+                    in_containers(&role, &mut delivery).unwrap() != named,
+                    changed,
+                    "{packing:?} {at}"
+                );
+            }
         }
     }
 
