@@ -7,8 +7,9 @@ use mica_device::segment::SegmentPlan;
 use mica_models::analysis::WeightUse;
 use mica_pack::{Dtype, PackedTensor};
 use mica_quantize::{
-    ComponentFormat, Dequantized, Group, QuantizeError, ScaleFormat, plan, quantize_in_memory,
+    ComponentFormat, Dequantized, Group, QuantizeError, ScaleFormat, plan, quantize, quantize_in_memory,
 };
+use std::sync::Mutex;
 
 const ROWS: u64 = 2;
 const COLS: u64 = 32;
@@ -260,6 +261,103 @@ fn a_scale_of_zero_in_words() {
         let error = written(&layer, &recipe, &Words(&tensors, other)).err().unwrap().to_string();
         assert!(error.contains("scale 2 is 0; zero is only the scale"), "{error}");
     }
+}
+
+/// Places are counted over the whole weight, also in tiles behind the first one.
+#[test]
+fn places_in_later_tiles() {
+    let (rows, cols) = (70, 32);
+    let integers = |q_at: Option<usize>, scale_at: Option<usize>| {
+        let mut tensors = Tensors::default();
+        let (mut q, mut scales) = (vec![1; (rows * cols) as usize], vec![1.0; rows as usize]);
+        q_at.into_iter().for_each(|at| q[at] = 8);
+        scale_at.into_iter().for_each(|at| scales[at] = -1.0);
+        let data = tensors.add(Dtype::I8, &[rows, cols], q);
+        let mut tensor = weight(WeightUse::Matrix, &[rows, cols], data);
+        tensor.scale = Some(tensors.add(Dtype::F32, &[rows, 1], f32_bytes(&scales)));
+        said(tensor, &tensors, i4(Group::Row, ScaleFormat::F32))
+    };
+    let floats = |value: f32, format| {
+        let mut tensors = Tensors::default();
+        let mut values = vec![0.5; (rows * cols) as usize];
+        values[2100] = value;
+        let data = tensors.add(Dtype::F32, &[rows, cols], f32_bytes(&values));
+        said(weight(WeightUse::Matrix, &[rows, cols], data), &tensors, format)
+    };
+    for (message, fact) in [
+        (integers(Some(2100), None), "element 2100 is 8, outside"),
+        (integers(None, Some(66)), "scale 66 is -1"),
+        (floats(f32::NAN, ComponentFormat::F16), "element 2100 is NaN"),
+        (floats(65520.0, ComponentFormat::F16), "element 2100 is 65520"),
+        (floats(f32::NAN, i8(Group::Row, ScaleFormat::F32)), "element 2100 is NaN"),
+        (floats(1e6, i4(Group::Row, ScaleFormat::F16)), "group 65 reaches 1000000"),
+    ] {
+        assert!(message.contains(fact), "no {fact:?} in {message}");
+    }
+    // and where a format lost most
+    let mut values = vec![0.5; (rows * cols) as usize];
+    values[2100] = 0.1;
+    let mut tensors = Tensors::default();
+    let data = tensors.add(Dtype::F32, &[rows, cols], f32_bytes(&values));
+    let layer = layer(vec![weight(WeightUse::Matrix, &[rows, cols], data)]);
+    let written = written(&layer, &recipe(&[("w", ComponentFormat::F16)]), &tensors).unwrap();
+    assert_eq!(written.figures[0].worst_group.unwrap().index, 2100 / cols);
+}
+
+/// Every byte of a segment is given once, what lies between weights and behind them too.
+#[test]
+fn every_byte_is_put_once() {
+    let mut tensors = Tensors::default();
+    let row = |role: &str, cols: u64, tensors: &mut Tensors| {
+        let data = tensors.add(Dtype::F32, &[cols], f32_bytes(&vec![1.0; cols as usize]));
+        PackedTensor { role: role.into(), ..weight(WeightUse::Vector, &[cols], data) }
+    };
+    let layer =
+        layer(vec![row("a", 5, &mut tensors), row("b", 70_000, &mut tensors), row("c", 3, &mut tensors)]);
+    let plan = plan(&layer, &recipe(&[("*", ComponentFormat::F32)])).unwrap();
+    let stored: u64 = plan.entries.iter().map(|entry| entry.bytes).sum();
+    assert!(stored < plan.bytes, "there is something between");
+    let counts = Mutex::new(vec![0u8; plan.bytes as usize]);
+    let put = |at: u64, bytes: &[u8]| {
+        counts.lock().unwrap()[at as usize..][..bytes.len()].iter_mut().for_each(|count| *count += 1);
+        Ok(())
+    };
+    quantize(&layer, &plan, &tensors, &put, false).unwrap();
+    assert!(counts.into_inner().unwrap().iter().all(|&count| count == 1));
+}
+
+/// A scale of 0 stands for a group that is all zero point, whatever that is.
+#[test]
+fn a_scale_of_zero_and_its_zero_point() {
+    for (q, zero, good) in [(3, 3, true), (0, 3, false), (0, 0, true), (3, 0, false)] {
+        let mut tensors = Tensors::default();
+        let mut tensor = quantized(WeightUse::Matrix, &mut tensors, q, 0.0);
+        tensor.zero = Some(tensors.add(Dtype::I8, &[ROWS, 2], i8_bytes(&[zero; 4])));
+        let recipe = recipe(&[("w", i8(Group::Row, ScaleFormat::F32))]);
+        assert_eq!(written(&layer(vec![tensor]), &recipe, &tensors).is_ok(), good, "{q} by {zero}");
+    }
+}
+
+/// Where nothing else is in a group it has no scale, and an infinity no integer; floats keep a NaN's very bits.
+#[test]
+fn what_is_no_number_leaves_no_trace_or_its_own() {
+    let stored = |dtype, bytes, format| {
+        let mut tensors = Tensors::default();
+        let data = tensors.add(dtype, &[ROWS, COLS], bytes);
+        let layer = layer(vec![weight(WeightUse::Matrix, &[ROWS, COLS], data)]);
+        let plan = plan(&layer, &recipe(&[("*", format)])).unwrap();
+        quantize_in_memory(&layer, &plan, &tensors, true).unwrap()
+    };
+    let mut alone = vec![0.0; 64];
+    alone[37] = f32::INFINITY;
+    let (segment, figures) = stored(Dtype::F32, f32_bytes(&alone), i8(Group::Of(16), ScaleFormat::F32));
+    assert!(segment.iter().all(|&byte| byte == 0));
+    assert_eq!((figures[0].non_finite, figures[0].saturated), (1, 1));
+    // one that signals
+    let mut halves = vec![0; 128];
+    halves[74..76].copy_from_slice(&0x7c01_u16.to_le_bytes());
+    let (segment, _) = stored(Dtype::F16, halves, ComponentFormat::F16);
+    assert_eq!(segment.chunks(2).filter(|half| *half == 0x7c01_u16.to_le_bytes()).count(), 1);
 }
 
 #[test]
