@@ -174,3 +174,23 @@ fn write_scales(
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Words of any integers become the dwords of their containers.
+    #[test]
+    fn words_lie_as_containers_do() {
+        let row: Vec<u8> = (0..36 * 256u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+        let integers = row.iter().flat_map(|byte| [byte & 15, byte >> 4]);
+        let containers: Vec<u8> = integers.map(|integer| integer.wrapping_sub(8)).collect();
+        let expected: Vec<u32> = containers.as_chunks().0.iter().map(|&columns| narrowed(columns)).collect();
+        for relaid in [relaid as fn(&[u8], &mut [u32]), relaid_portable] {
+            let mut dwords = vec![0; expected.len()];
+            relaid(&row, &mut dwords);
+            assert_eq!(dwords, expected);
+        }
+        assert_eq!(narrowed([0, 1, 2, 3, 4, 5, 6, 0xff]), u32::from_le_bytes([0x40, 0x51, 0x62, 0xf3]));
+    }
+}

@@ -373,13 +373,42 @@ fn plans_and_segments_that_do_not_belong() {
     };
     for (layer, plan, fact) in [
         (&first, spoil(|p| p.entries[0].role = "v".into()), "v [2, 32] for w [2, 32]"),
-        (&first, spoil(|p| p.entries.clear()), "0 entries for 1 weights"),
+        (&first, spoil(|p| p.entries.clear()), "at entry 0, 0 entries for 1 weights"),
         (&first, spoil(|p| p.entries[0].bytes = 3), "w has the wrong place"),
         (&first, spoil(|p| p.bytes = 64), "64 bytes end before"),
         (&scaled, fitting.clone(), "w is stored as Matrix"),
+        (&first, spoil(|p| p.entries[0].shape = vec![32, 2]), "w [32, 2] for w [2, 32]"),
+        (&first, spoil(|p| p.entries.push(p.entries[0].clone())), "at entry 1, 2 entries for 1 weights"),
     ] {
         let error = quantize_in_memory(layer, &plan, &tensors, false).unwrap_err().to_string();
         assert!(error.contains(fact), "{error}");
+    }
+
+    // one weight over another
+    let second = PackedTensor { role: "v".into(), ..first.tensors[0].clone() };
+    let two = layer(vec![first.tensors[0].clone(), second]);
+    let mut over = plan(&two, &recipe(&[("*", ComponentFormat::F16)])).unwrap();
+    over.entries[1].offset = 0;
+    let error = quantize_in_memory(&two, &over, &tensors, false).unwrap_err().to_string();
+    assert!(error.contains("v has the wrong place"), "{error}");
+
+    // the groups of another weight, and zero points that only one of the two has
+    let mut zeroed = scaled.clone();
+    zeroed.tensors[0].zero = Some(tensors.add(Dtype::I8, &[ROWS, 2], i8_bytes(&[1; 4])));
+    let i8_row = recipe(&[("*", i8(Group::Row, ScaleFormat::F32))]);
+    let plans = [&first, &scaled, &zeroed].map(|layer| plan(layer, &i8_row).unwrap());
+    for (number, plan) in plans.iter().enumerate() {
+        for (other, layer) in [&first, &scaled, &zeroed].into_iter().enumerate() {
+            let made = quantize_in_memory(layer, plan, &tensors, false);
+            let good = match (number, other) {
+                // scales of any group may be found, and a place for zero points may stay 0
+                (1, 0) | (2, 1) => true,
+                _ => number == other,
+            };
+            assert_eq!(made.is_ok(), good, "{number} for {other}");
+            let told = made.err().is_none_or(|e| e.to_string().contains("w is stored as Matrix"));
+            assert!(told, "{number} for {other}");
+        }
     }
 
     let made = written(&first, &recipe(&[("*", ComponentFormat::F16)]), &tensors).unwrap();
