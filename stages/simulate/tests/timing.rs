@@ -393,6 +393,7 @@ fn work_is_counted_as_it_is_done() {
         ("nop", 0, 0, 0),
         ("dld l2=0, bytes=1000, -, s1, -, off=0", 0, 1000, 0),
         ("dst l2=0, bytes=1000, -, s2, -, off=0", 0, 1000, 0),
+        ("sli s20, value=8\ndst l2=0, bytes=1000, s20, s2, -, off=0", 0, 8, 0),
         ("ldt.f32 t0, l2=0", 0, f32s(2560), f32s(2560)),
         ("stt.f16 t0, l2=0", 0, 2 * 2560, f32s(2560)),
         ("bct t8, t0", 0, 0, f32s(2560) + 2 * 2560),
