@@ -63,7 +63,7 @@ fn what_it_cannot_do_is_misuse() {
         (&["--break-at", "layer9"][..], "is it \"layer0\"?"),
         (&["--break-at", "layer3:mlp.gat"], "mlp.gate"),
         (&["--break-at", "1000000"], "numbered from 0"),
-        (&["--dump", "layer3"], "is no place"),
+        (&["--dump", "layer3"], "say layer3:OP"),
         (&["--token", "20"], "there are 20 tokens"),
         (&["--ids", "5", "--token", "1"], "there are 1 tokens"),
     ] {
