@@ -125,6 +125,22 @@ fn bytes(row: &[u8], dwords: &mut [u32]) {
     }
 }
 
+/// How far ahead of what is read to ask for bytes. Rows lie one after the other, and the machine's own guesses end with
+/// each page of them.
+const AHEAD: usize = 4096;
+
+/// Asks the memory for what lies [`AHEAD`] of a row, as long as it is.
+fn ask_for(row: &[u8]) {
+    #[cfg(target_arch = "x86_64")]
+    for line in (0..row.len()).step_by(64) {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: whatever lies there, asking for it is no access.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(row.as_ptr().wrapping_add(AHEAD + line).cast()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = row;
+}
+
 /// Rows of `row` bytes into vectors `[step][sub-block of 16 rows]` of one dword a row; `dwords` makes a row's from its
 /// bytes, into zeros. Rows and columns that are missing stay zero.
 fn interleave(rows: &[u8], row: usize, padded: usize, out: &mut [u8], dwords: impl Fn(&[u8], &mut [u32])) {
@@ -136,6 +152,7 @@ fn interleave(rows: &[u8], row: usize, padded: usize, out: &mut [u8], dwords: im
             made.fill(0);
         }
         for (row, made) in rows.chunks_exact(row).zip(made.chunks_exact_mut(steps)) {
+            ask_for(row);
             dwords(row, made);
         }
         sub_block(&made, steps, number, count, out);

@@ -28,6 +28,16 @@ pub(crate) enum Stored<'a> {
     Words(Cow<'a, [u8]>),
 }
 
+/// Whether any integer may have this scale; zero is for groups of zeros only.
+fn is_scale(scale: f32) -> bool {
+    scale > 0.0 && scale < f32::INFINITY
+}
+
+/// Whether all are such scales. Looks at every one, as a vector of them is looked at in one step.
+fn all_scale(scales: &[f32]) -> bool {
+    scales.iter().fold(true, |all, &scale| all & is_scale(scale))
+}
+
 impl Stored<'_> {
     /// Whether all of some elements are `value`.
     fn are(&self, elements: Range<usize>, value: i8) -> bool {
@@ -92,9 +102,11 @@ impl<'a> Weight<'a> {
             }
             None => Vec::new(),
         };
-        for (at, &scale) in scales.iter().enumerate() {
+        // one by one only where there is something to find
+        let suspect = if all_scale(&scales) { &[][..] } else { &scales[..] };
+        for (at, &scale) in suspect.iter().enumerate() {
             let zero = zeros.get(at).copied().unwrap_or(0);
-            let reason = if scale > 0.0 && scale.is_finite() {
+            let reason = if is_scale(scale) {
                 continue;
             } else if scale == 0.0 {
                 let group = group as usize;
