@@ -46,12 +46,19 @@ pub const BFLOAT16: Form = Form { name: "bfloat16", arguments: &["--format", "bf
 /// What a run took.
 struct Taken {
     wall: f64,
-    /// User and system time.
-    cpu: f64,
+    user: f64,
+    system: f64,
     /// Most memory at a time beside mapped files.
     memory: u64,
     /// Bytes that went to files.
     written: u64,
+}
+
+impl Taken {
+    /// Seconds of processors.
+    fn cpu(&self) -> f64 {
+        self.user + self.system
+    }
 }
 
 /// A folder that goes when the bench ends.
@@ -104,7 +111,8 @@ fn run(mut command: Command) -> Taken {
     let seconds = |t: libc::timeval| t.tv_sec as f64 + t.tv_usec as f64 / 1e6;
     Taken {
         wall: start.elapsed().as_secs_f64(),
-        cpu: seconds(usage.ru_utime) + seconds(usage.ru_stime),
+        user: seconds(usage.ru_utime),
+        system: seconds(usage.ru_stime),
         memory,
         // counted in blocks of 512 bytes
         written: usage.ru_oublock as u64 * 512,
@@ -113,7 +121,7 @@ fn run(mut command: Command) -> Taken {
 
 /// The run of the middle CPU time.
 fn median_run(mut runs: Vec<Taken>) -> Taken {
-    runs.sort_by(|a, b| a.cpu.total_cmp(&b.cpu));
+    runs.sort_by(|a, b| a.cpu().total_cmp(&b.cpu()));
     runs.swap_remove(runs.len() / 2)
 }
 
@@ -157,7 +165,7 @@ pub fn figures(form: &Form) -> Vec<Figure> {
         shards.len(),
         made.wall
     );
-    let rate = |bytes: u64, t: &Taken| bytes as f64 / 1e9 / t.cpu;
+    let rate = |bytes: u64, t: &Taken| bytes as f64 / 1e9 / t.cpu();
     // else every command scans the new files again, for itself
     std::thread::sleep(SETTLED);
 
@@ -176,6 +184,8 @@ pub fn figures(form: &Form) -> Vec<Figure> {
         touch_memory(&place.0, constants);
         builds.push(place.mica(&build));
     }
+    let times = builds.iter().map(|b| format!("{:.2} + {:.2}", b.user, b.system)).collect::<Vec<_>>();
+    eprintln!("{}: pack and quantize, user and system time of each run: {} s", form.name, times.join(", "));
     let (scanned, built) = (median_run(scans), median_run(builds));
     let layer = bytes / form.layers;
     let linked = place.mica(&["build", "link:full.kernel"]);
