@@ -12,7 +12,7 @@ use std::path::Path;
 
 use mica_dtype::Dtype;
 use serde::Deserialize;
-use serde::de::{Deserializer, Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::de::{Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
 
 use crate::container::impostor;
 use crate::dtype;
@@ -65,8 +65,8 @@ pub(crate) fn read(
 /// The free-form strings of the safetensors file `bytes`; none where it has no such entry.
 pub(crate) fn metadata(path: &Path, bytes: &[u8]) -> Result<BTreeMap<String, String>, FetchError> {
     let header = header_bytes(path, bytes)?;
-    let Strings(found) = serde_json::from_slice(header).map_err(|e| FetchError::header(path, &e))?;
-    Ok(found)
+    let said: Strings = serde_json::from_slice(header).map_err(|e| FetchError::header(path, &e))?;
+    Ok(said.strings.map(|s| s.0).unwrap_or_default())
 }
 
 /// The header's JSON, once its stated length is known to fit.
@@ -202,34 +202,10 @@ impl<'de> Visitor<'de> for HeaderVisitor {
 }
 
 /// The free-form strings of a header whose tensors are read elsewhere.
-struct Strings(BTreeMap<String, String>);
-
-impl<'de> Deserialize<'de> for Strings {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(StringsVisitor)
-    }
-}
-
-struct StringsVisitor;
-
-impl<'de> Visitor<'de> for StringsVisitor {
-    type Value = Strings;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        HeaderVisitor.expecting(f)
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Strings, A::Error> {
-        let mut found = None;
-        while let Some(name) = map.next_key::<String>()? {
-            if name == METADATA && found.is_none() {
-                found = map.next_value::<Option<UniqueMap<String>>>()?;
-            } else {
-                map.next_value::<IgnoredAny>()?;
-            }
-        }
-        Ok(Strings(found.map(|s| s.0).unwrap_or_default()))
-    }
+#[derive(Deserialize)]
+struct Strings {
+    #[serde(rename = "__metadata__")]
+    strings: Option<UniqueMap<String>>,
 }
 
 struct Shape(Vec<u64>);
