@@ -1,6 +1,8 @@
 //! From a delivery to constant segments: rates a core, memory, bytes written, and what one changed layer costs.
 
 use crate::Figure;
+use crate::floor::{Floor, floor};
+use crate::median;
 use crate::model::constant_bytes;
 use std::fs;
 use std::io::{Read, Seek, SeekFrom, Write};
@@ -176,16 +178,26 @@ pub fn figures(form: &Form) -> Vec<Figure> {
     let cache = place.0.join("cache");
     let mut scans = Vec::new();
     let mut builds = Vec::new();
+    let mut floors = Vec::new();
+    let files: Vec<&Path> = shards.iter().map(|(path, _)| path.as_path()).collect();
     for _ in 0..RUNS {
         if cache.exists() {
             fs::remove_dir_all(&cache).expect("a cache of this bench");
         }
         scans.push(place.mica(&scan));
         touch_memory(&place.0, constants);
+        floors.push(floor(&files, constants, &place.0));
         builds.push(place.mica(&build));
     }
-    let times = builds.iter().map(|b| format!("{:.2} + {:.2}", b.user, b.system)).collect::<Vec<_>>();
-    eprintln!("{}: pack and quantize, user and system time of each run: {} s", form.name, times.join(", "));
+    let shares = builds.iter().zip(&floors).map(|(build, floor)| floor.cpu() / build.cpu());
+    for (build, Floor { user, system }) in builds.iter().zip(&floors) {
+        eprintln!(
+            "{}: pack and quantize {:.2} s user + {:.2} s system; reading, hashing and writing alone {user:.2} + {system:.2}",
+            form.name, build.user, build.system
+        );
+    }
+    let share = median(shares);
+    let floor = bytes as f64 / 1e9 / median(floors.iter().map(Floor::cpu));
     let (scanned, built) = (median_run(scans), median_run(builds));
     let layer = bytes / form.layers;
     let linked = place.mica(&["build", "link:full.kernel"]);
@@ -209,7 +221,7 @@ pub fn figures(form: &Form) -> Vec<Figure> {
             named("pack and quantize, delivery bytes"),
             rate(bytes, &built),
             form.rate,
-            "GB/s a core",
+            format!("GB/s a core; {share:.2} of reading, hashing and writing alone, {floor:.2}"),
         ),
         Figure::at_most(
             named("memory of it beside mapped files"),

@@ -7,6 +7,7 @@
 
 mod decode;
 mod delivery;
+mod floor;
 mod model;
 mod probe;
 

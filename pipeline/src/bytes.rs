@@ -15,8 +15,25 @@ use std::io;
 use std::ops::Range;
 
 enum Kept {
-    Delivered(TensorEntry, Place),
+    Delivered(Delivered, Place),
     Stored(Blob),
+}
+
+/// A delivered tensor, and where each of its extents starts in it: experts that lie apart are many.
+struct Delivered {
+    entry: TensorEntry,
+    starts: Vec<u64>,
+}
+
+impl Delivered {
+    fn new(entry: &TensorEntry) -> Delivered {
+        let starts = entry.extents.iter().scan(0, |end, extent| {
+            let start = *end;
+            *end += extent.len;
+            Some(start)
+        });
+        Delivered { entry: entry.clone(), starts: starts.collect() }
+    }
 }
 
 /// Tensors by digest, for one stage body.
@@ -38,7 +55,7 @@ impl<'a> DeliveredBytes<'a> {
         let mut kept = HashMap::new();
         for (digest, place) in delivered {
             if let (Entry::Vacant(free), Some(entry)) = (kept.entry(digest), fetched.place(place.tensor())) {
-                free.insert(Kept::Delivered(entry.clone(), place));
+                free.insert(Kept::Delivered(Delivered::new(entry), place));
             }
         }
         for (tensor, blob) in stored {
@@ -52,7 +69,9 @@ impl<'a> DeliveredBytes<'a> {
     /// Fails where a delivery file is no longer what it was when its digests were taken.
     pub fn unchanged(&self) -> Result<(), BodyError> {
         self.kept.values().try_for_each(|p| match p {
-            Kept::Delivered(e, _) => self.delivery.unchanged(e).map_err(BodyError::environment),
+            Kept::Delivered(tensor, _) => {
+                self.delivery.unchanged(&tensor.entry).map_err(BodyError::environment)
+            }
             Kept::Stored(_) => Ok(()),
         })
     }
@@ -65,23 +84,27 @@ impl<'a> DeliveredBytes<'a> {
         }
     }
 
-    fn delivered(&self, e: &TensorEntry, range: Range<u64>) -> io::Result<Cow<'_, [u8]>> {
+    fn delivered(&self, tensor: &Delivered, range: Range<u64>) -> io::Result<Cow<'_, [u8]>> {
         let mut joined = Vec::new();
-        let mut start = 0;
-        for x in &e.extents {
+        // the last extent that starts at the range's start or before holds it, unless the range is empty
+        let first = tensor.starts.partition_point(|&start| start <= range.start).saturating_sub(1);
+        for (x, &start) in tensor.entry.extents.iter().zip(&tensor.starts).skip(first) {
             let (from, to) = (range.start.max(start), range.end.min(start + x.len));
-            if from < to {
-                let file = self.delivery.files.bytes(x.file).map_err(io::Error::other)?;
-                let at = x.offset + from - start;
-                let piece = file.get(at as usize..(at + to - from) as usize).ok_or_else(|| {
-                    io::Error::other(format!("{} became shorter", self.delivery.files.path(x.file).display()))
-                })?;
-                if from == range.start && to == range.end {
-                    return Ok(Cow::Borrowed(piece));
-                }
-                joined.extend_from_slice(piece);
+            if start >= range.end {
+                break;
             }
-            start += x.len;
+            if from >= to {
+                continue;
+            }
+            let file = self.delivery.files.bytes(x.file).map_err(io::Error::other)?;
+            let at = x.offset + from - start;
+            let piece = file.get(at as usize..(at + to - from) as usize).ok_or_else(|| {
+                io::Error::other(format!("{} became shorter", self.delivery.files.path(x.file).display()))
+            })?;
+            if from == range.start && to == range.end {
+                return Ok(Cow::Borrowed(piece));
+            }
+            joined.extend_from_slice(piece);
         }
         Ok(Cow::Owned(joined))
     }
@@ -90,7 +113,9 @@ impl<'a> DeliveredBytes<'a> {
 impl TensorBytes for DeliveredBytes<'_> {
     fn bytes(&self, source: &Source, range: Range<u64>) -> io::Result<Cow<'_, [u8]>> {
         match self.kept.get(&source.digest) {
-            Some(Kept::Delivered(e, place)) => place.read(range, |stored| self.delivered(e, stored)),
+            Some(Kept::Delivered(tensor, place)) => {
+                place.read(range, |stored| self.delivered(tensor, stored))
+            }
             Some(Kept::Stored(blob)) => Ok(Cow::Borrowed(&blob[range.start as usize..range.end as usize])),
             None => Err(io::Error::other(format!("nothing is called {}", source.digest))),
         }
@@ -98,8 +123,8 @@ impl TensorBytes for DeliveredBytes<'_> {
 
     fn words(&self, source: &Source, range: Range<u64>) -> io::Result<Option<Cow<'_, [u8]>>> {
         match self.kept.get(&source.digest) {
-            Some(Kept::Delivered(e, Place::InWords(words))) => {
-                words.words(range, |stored| self.delivered(e, stored))
+            Some(Kept::Delivered(tensor, Place::InWords(words))) => {
+                words.words(range, |stored| self.delivered(tensor, stored))
             }
             _ => Ok(None),
         }

@@ -13,16 +13,23 @@ use std::io;
 use std::ops::Range;
 use std::time::Duration;
 
-/// The bytes that every source has, told apart by dtype.
+/// The bytes of the one weight and of its scales.
 struct Memory {
     data: Vec<u8>,
     scales: Vec<u8>,
+    /// Whether the data are words of eight integers.
+    in_words: bool,
 }
 
 impl TensorBytes for Memory {
     fn bytes(&self, source: &Source, range: Range<u64>) -> io::Result<Cow<'_, [u8]>> {
         let all = if source.digest == digest("scale") { &self.scales } else { &self.data };
         Ok(Cow::Borrowed(&all[range.start as usize..range.end as usize]))
+    }
+
+    fn words(&self, _: &Source, range: Range<u64>) -> io::Result<Option<Cow<'_, [u8]>>> {
+        let words = range.start as usize / 2..range.end as usize / 2;
+        Ok(self.in_words.then(|| Cow::Borrowed(&self.data[words])))
     }
 }
 
@@ -65,12 +72,13 @@ fn segments(c: &mut Criterion) {
     let i8 = ComponentFormat::I8 { group: Group::Row, scale: ScaleFormat::F32 };
     let one = rayon::ThreadPoolBuilder::new().num_threads(1).build().expect("a pool of one thread");
     let mut bench = c.benchmark_group("one thread");
-    for (name, dtype, format) in [
-        ("bf16 to i4, groups of 32", Dtype::BF16, i4),
-        ("bf16 to i8, a scale a row", Dtype::BF16, i8),
-        ("bf16 to f16", Dtype::BF16, ComponentFormat::F16),
-        ("quantized to i4", Dtype::I8, i4),
-        ("quantized to i8", Dtype::I8, i8),
+    for (name, dtype, in_words, format) in [
+        ("bf16 to i4, groups of 32", Dtype::BF16, false, i4),
+        ("bf16 to i8, a scale a row", Dtype::BF16, false, i8),
+        ("bf16 to f16", Dtype::BF16, false, ComponentFormat::F16),
+        ("quantized to i4", Dtype::I8, false, i4),
+        ("quantized to i8", Dtype::I8, false, i8),
+        ("words to i4", Dtype::I8, true, i4),
     ] {
         let quantized = dtype == Dtype::I8;
         let groups = cols / u64::from(group);
@@ -84,12 +92,13 @@ fn segments(c: &mut Criterion) {
         };
         let layer = PackedLayer { kind: "bench".into(), fused: vec![], tensors: vec![tensor] };
         let memory = Memory {
-            data: data(dtype, elements),
+            data: data(dtype, if in_words { elements / 2 } else { elements }),
             scales: [0x00, 0x20].repeat((count * rows * groups) as usize),
+            in_words,
         };
         let recipe = Recipe { rules: vec![Rule { pattern: "*".into(), format }] };
         let plan = plan(&layer, &recipe).expect("a plan");
-        bench.throughput(Throughput::BytesDecimal(elements * dtype.bytes()));
+        bench.throughput(Throughput::BytesDecimal(memory.data.len() as u64));
         bench.sample_size(10);
         bench.bench_function(name, |b| {
             b.iter_custom(|times| {

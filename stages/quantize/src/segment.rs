@@ -154,7 +154,7 @@ fn write_units(units: &dyn Units, entry: &PlanEntry, put: &Put<'_>) -> Result<Ta
             return Ok(Vec::new());
         }
         let made = write_piece(units, piece, buffer).and_then(|tallies| {
-            put(entry.offset + piece.at, buffer)
+            put(entry.offset + piece.at, &buffer[..piece.bytes as usize])
                 .map_err(|error| QuantizeError::io(&entry.role, "writing the segment", &error))?;
             Ok(tallies)
         });
@@ -196,10 +196,15 @@ fn pieces(units: &dyn Units) -> Vec<Piece> {
     pieces
 }
 
+/// Makes a piece in `out`, which is only made longer.
 fn write_piece(units: &dyn Units, piece: &Piece, out: &mut Vec<u8>) -> Result<Vec<Tally>, QuantizeError> {
-    out.clear();
-    out.resize(piece.bytes as usize, 0);
-    let mut rest = &mut out[..];
+    let bytes = piece.bytes as usize;
+    out.resize(out.len().max(bytes), 0);
+    let mut rest = &mut out[..bytes];
+    if cfg!(debug_assertions) {
+        // a byte that no unit writes shows in every test
+        rest.fill(0xa5);
+    }
     let mut tallies = Vec::with_capacity((piece.units.end - piece.units.start) as usize);
     for unit in piece.units.clone() {
         let (place, after) = rest.split_at_mut(units.bytes(unit) as usize);

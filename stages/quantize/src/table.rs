@@ -6,7 +6,6 @@ use crate::source::Narrow;
 use crate::tally::Tally;
 use crate::unit::Units;
 use crate::weight::{Stored, Weight};
-use half::f16;
 use mica_device::format::Format;
 use mica_device::layout::TableLayout;
 
@@ -49,26 +48,21 @@ impl Units for TableRows<'_> {
             let row = (cols * self.layout.element.bytes()) as usize;
             for (place, row) in places.zip(floats.chunks_exact(row)) {
                 place[..row.len()].copy_from_slice(row);
+                place[row.len()..].fill(0);
             }
             return Ok(tally);
         };
         let integers = self.weight.integers(rows, cols, Grid::I8, scaling)?;
         let Stored::Containers(q) = &integers.q else { unreachable!("only i4 is read as words") };
         let each = q.chunks_exact(cols as usize);
-        let scales = integers.scales.chunks_exact(self.layout.groups() as usize);
+        let (start, len) = (self.layout.scale_offset(), self.layout.groups() * scaling.scale.bytes());
+        let [start, end] = [start, start + len].map(|at| at as usize);
+        let scales = integers.scales.chunks_exact(len as usize);
         for (place, (q, scales)) in places.zip(each.zip(scales)) {
             place[..q.len()].copy_from_slice(bytemuck::cast_slice(q));
-            let mut at = self.layout.scale_offset() as usize;
-            for &scale in scales {
-                match scaling.scale {
-                    Format::F16 => {
-                        let bytes = f16::from_f32(scale).to_le_bytes();
-                        place[at..at + 2].copy_from_slice(&bytes);
-                    }
-                    _ => place[at..at + 4].copy_from_slice(&scale.to_le_bytes()),
-                }
-                at += scaling.scale.bytes() as usize;
-            }
+            place[q.len()..start].fill(0);
+            place[start..end].copy_from_slice(scales);
+            place[end..].fill(0);
         }
         Ok(integers.tally)
     }

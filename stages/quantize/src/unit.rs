@@ -10,6 +10,6 @@ pub(crate) trait Units: Sync {
     fn len(&self) -> u64;
     /// Bytes of a unit; units follow each other without gaps.
     fn bytes(&self, unit: u64) -> u64;
-    /// Writes a unit into its zeroed bytes.
+    /// Writes every one of a unit's bytes, whatever they were.
     fn write(&self, unit: u64, out: &mut [u8]) -> Result<Tally, QuantizeError>;
 }

@@ -6,9 +6,11 @@ use crate::recipe::ScaleFormat;
 use crate::search::{self, Grid, Groups, Scratch, Unfit};
 use crate::source::{Narrow, Reader, narrow, shown, widen};
 use crate::tally::Tally;
+use half::slice::HalfFloatSliceExt;
+use half::{bf16, f16};
 use mica_device::format::Format;
 use mica_device::layout::Scaling;
-use mica_pack::{Dtype, PackedTensor};
+use mica_pack::{Dtype, PackedTensor, Source};
 use std::borrow::Cow;
 use std::ops::Range;
 
@@ -33,9 +35,29 @@ fn is_scale(scale: f32) -> bool {
     scale > 0.0 && scale < f32::INFINITY
 }
 
-/// Whether all are such scales. Looks at every one, as a vector of them is looked at in one step.
-fn all_scale(scales: &[f32]) -> bool {
-    scales.iter().fold(true, |all, &scale| all & is_scale(scale))
+/// Whether all of some stored scales are such. Looks at every one, as a vector of them is looked at in one step; of a
+/// positive number the bits are positive, and those of infinity the least that are no number's.
+fn all_scale(dtype: Dtype, raw: &[u8]) -> bool {
+    fn all<const BYTES: usize>(raw: &[u8], is_scale: impl Fn([u8; BYTES]) -> bool) -> bool {
+        raw.as_chunks().0.iter().fold(true, |all, &scale| all & is_scale(scale))
+    }
+    let halves = |infinity: u16| all(raw, move |s| u16::from_le_bytes(s).wrapping_sub(1) < infinity - 1);
+    match dtype {
+        Dtype::F16 => halves(f16::INFINITY.to_bits()),
+        Dtype::BF16 => halves(bf16::INFINITY.to_bits()),
+        _ => all(raw, |s| u32::from_le_bytes(s).wrapping_sub(1) < f32::INFINITY.to_bits() - 1),
+    }
+}
+
+/// Scales that are values of the stored format, in it.
+fn stored_scales(scales: &[f32], format: Format) -> Vec<u8> {
+    if format == Format::F16 {
+        let mut halves = vec![f16::ZERO; scales.len()];
+        halves.convert_from_f32_slice(scales);
+        halves.iter().map(|scale| scale.to_le_bytes()).collect::<Vec<_>>().into_flattened()
+    } else {
+        scales.iter().map(|scale| scale.to_le_bytes()).collect::<Vec<_>>().into_flattened()
+    }
 }
 
 impl Stored<'_> {
@@ -54,8 +76,8 @@ impl Stored<'_> {
 /// Rows of integers with their scales, row-major: `[row][col]` and `[row][group]`.
 pub(crate) struct Integers<'a> {
     pub q: Stored<'a>,
-    /// Each exactly a value of the stored format.
-    pub scales: Vec<f32>,
+    /// In their stored format, little-endian.
+    pub scales: Cow<'a, [u8]>,
     /// Empty where there are none.
     pub zeros: Vec<i8>,
     pub tally: Tally,
@@ -75,13 +97,14 @@ impl<'a> Weight<'a> {
         scaling: Scaling,
     ) -> Result<Integers<'a>, QuantizeError> {
         match &self.tensor.scale {
-            Some(_) => self.delivered(rows, cols, grid, scaling),
+            Some(scales) => self.delivered(scales, rows, cols, grid, scaling),
             None => self.fitted(rows, cols, grid, scaling),
         }
     }
 
     fn delivered(
         &self,
+        scales: &Source,
         rows: Range<u64>,
         cols: u64,
         grid: Grid,
@@ -91,10 +114,8 @@ impl<'a> Weight<'a> {
         let elements = rows.start * cols..rows.end * cols;
         let q = self.stored(elements, cols, grid)?;
         let groups = rows.start * cols / group..rows.end * cols / group;
-        let scales = match &self.tensor.scale {
-            Some(source) => self.reader.floats(source, groups.clone())?,
-            None => Vec::new(),
-        };
+        let dtype = scales.dtype;
+        let mut scales = self.reader.raw_floats(scales, groups.clone())?;
         let zeros: Vec<i8> = match &self.tensor.zero {
             Some(source) => {
                 let raw = self.reader.raw(source, groups.clone())?;
@@ -102,8 +123,11 @@ impl<'a> Weight<'a> {
             }
             None => Vec::new(),
         };
-        // one by one only where there is something to find
-        let suspect = if all_scale(&scales) { &[][..] } else { &scales[..] };
+        let mut suspect = Vec::new();
+        if !all_scale(dtype, &scales) {
+            // one by one only where there is something to find
+            widen(dtype, &scales, &mut suspect);
+        }
         for (at, &scale) in suspect.iter().enumerate() {
             let zero = zeros.get(at).copied().unwrap_or(0);
             let reason = if is_scale(scale) {
@@ -119,6 +143,12 @@ impl<'a> Weight<'a> {
             };
             let (index, value) = (groups.start + at as u64, shown(scale));
             return Err(QuantizeError::Scale { role: self.role(), index, value, reason });
+        }
+        if !matches!((dtype, scaling.scale), (Dtype::F16, Format::F16) | (Dtype::F32, Format::F32)) {
+            // bfloat16, which is stored as binary32
+            let mut widened = Vec::new();
+            widen(dtype, &scales, &mut widened);
+            scales = stored_scales(&widened, scaling.scale).into();
         }
         Ok(Integers { q, scales, zeros, tally: Tally::new() })
     }
@@ -197,6 +227,7 @@ impl<'a> Weight<'a> {
                 index += 1;
             }
         }
+        let scales = stored_scales(&scales, scaling.scale).into();
         Ok(Integers { q: Stored::Containers(q.into()), scales, zeros: Vec::new(), tally })
     }
 
@@ -272,5 +303,26 @@ impl<'a> Weight<'a> {
             tally.group(rows.start + at as u64, error, energy);
         }
         Ok(tally)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scales_are_told_by_their_bits() {
+        for bits in 0..=u16::MAX {
+            let raw = bits.to_le_bytes();
+            let wide = [raw, raw].concat();
+            let cases = [
+                (Dtype::F16, f16::from_bits(bits).to_f32(), &raw[..]),
+                (Dtype::BF16, bf16::from_bits(bits).to_f32(), &raw),
+                (Dtype::F32, f32::from_bits(u32::from(bits) << 16 | u32::from(bits)), &wide),
+            ];
+            for (dtype, scale, raw) in cases {
+                assert_eq!(all_scale(dtype, raw), is_scale(scale), "{dtype:?} {bits:#x}");
+            }
+        }
     }
 }
