@@ -6,21 +6,21 @@
 
 use crate::model::{self, Model, Words};
 use crate::probe::{self, Probe};
-use crate::{Figure, median};
+use crate::run::Run;
+use crate::{Figure, median, prompt};
 use mica_device::layout::{MatrixLayout, TILE_ROWS};
-use mica_device::object::Direction;
 use mica_device::product::Rates;
 use mica_device::segment::Storage;
 use mica_simulate::matv::{Activation, Isa, Piece};
 use mica_simulate::timing::{Inputs, cycles};
-use mica_simulate::{Counters, Edges, Machine, Options, Program};
+use mica_simulate::{Counters, Program};
 use std::time::Instant;
 
-const THREADS: usize = 2;
+pub const THREADS: usize = 2;
 const LAYERS: usize = 8;
-const VOCABULARY: u64 = 32_768;
+pub const VOCABULARY: u64 = 32_768;
 /// Tokens before the clock runs, and those that it measures.
-const WARM: u64 = 2;
+pub const WARM: u64 = 2;
 const TOKENS: u64 = 40;
 /// Bytes of a matrix that a thread takes at a time.
 const PIECE: u64 = 1 << 18;
@@ -46,42 +46,26 @@ pub fn figures() -> (Vec<Figure>, (f64, f64)) {
     ] {
         all.push(Figure::at_least(name, ratio, least, format!("of the probe, {rate:.1} GB/s")));
     }
+    let [one, several] = prompt::tokens_a_second(&model);
+    let unit = format!("times as many tokens a second, {several:.1} for {one:.1}");
+    let name = format!("simulated prompt, {} tokens a call", prompt::SEVERAL);
+    all.push(Figure::at_least(name, several / one, 1.0, unit));
     (all, (probe.least(), probe.most()))
 }
 
 /// Weight bytes a second of decode, and their ratio to the probe: the medians over tokens.
 fn decode(model: &Model, probe: &Probe<'_>) -> (f64, f64) {
-    let kernel = &model.kernel;
+    let kernel = &model.kernel(1);
     let rates = Rates { bus_bytes: 32, clock_mhz: 1000 };
     let program = Program::load(kernel).expect("a kernel that was just linked");
     let constants = model.constants();
-    let options = Options { threads: THREADS, strict: false };
-    let mut machine = Machine::new(&program, &model.product, &constants, options).expect("a machine");
-    let mut words = Words(1);
-    let mut edges = Edges::new(&program);
-    let mut states = Vec::new();
-    for e in kernel.entries.iter().filter(|e| e.direction == Direction::In) {
-        let fill = if e.name == "forced_ids.in" { 0xff } else { 0 };
-        edges.set_in(&e.name, vec![fill; e.bytes as usize]).expect("an entry");
-        let back = e.name.replace(".in", ".out");
-        if kernel.entries.iter().any(|o| o.name == back && o.bytes == e.bytes) {
-            states.push((back, e.name.clone()));
-        }
-    }
+    let mut run = Run::new(model, kernel, &program, &constants, 1);
     let mut samples = Vec::new();
     let mut counters = Counters::default();
     for position in 0..WARM + TOKENS {
-        let id = words.next() % VOCABULARY;
-        edges.set_in("token.in", id.to_le_bytes().to_vec()).expect("an entry");
-        edges.set_in("pos.in", position.to_le_bytes().to_vec()).expect("an entry");
         let before = probe.run();
-        let start = Instant::now();
-        counters += machine.call(&mut edges).expect("a call");
-        // states return as they are; the cache's rows are few bytes and stay out of the picture
-        for (out, back) in &states {
-            edges.turn(out, back).expect("a state");
-        }
-        let seconds = start.elapsed().as_secs_f64();
+        let (seconds, counted) = run.call();
+        counters += counted;
         let touched = cycles(kernel, &model.product, &rates, Inputs { position, ..Inputs::default() })
             .expect("a count");
         let rate = touched.share.bytes.constants as f64 / seconds / 1e9;

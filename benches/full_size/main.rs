@@ -10,6 +10,8 @@ mod delivery;
 mod floor;
 mod model;
 mod probe;
+mod prompt;
+mod run;
 
 /// A measured figure beside what was promised.
 pub struct Figure {

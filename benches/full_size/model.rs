@@ -33,10 +33,10 @@ impl Words {
     }
 }
 
-/// A linked stack and its constants.
+/// A stack and its constants.
 pub struct Model {
-    pub kernel: Kernel,
     pub product: Product,
+    stack: Stack,
     /// Constants with their plan: embedding, distinct layers, head.
     segments: Vec<(SegmentPlan, Vec<u8>)>,
     /// The segment of each part.
@@ -47,31 +47,37 @@ impl Model {
     /// A stack of so many layers and rows of vocabulary.
     pub fn new(layers: usize, vocabulary: u64) -> Model {
         let stack = stack(layers, vocabulary);
-        let product = Product::named("qb16").expect("a product");
         let mut segments = Vec::new();
         let mut of_part = Vec::new();
-        let mut objects: Vec<Object> = Vec::new();
         for (n, part) in stack.parts().into_iter().enumerate() {
-            let f = stack.function(part).expect("a part of the stack");
             let like = match part {
                 Part::Layer(i) if i >= DISTINCT => of_part[1 + i % DISTINCT],
                 _ => {
-                    let plan = plan(f);
+                    let plan = plan(stack.function(part).expect("a part of the stack"));
                     let bytes = random(&plan, n as u64);
                     segments.push((plan, bytes));
                     segments.len() - 1
                 }
             };
             of_part.push(like);
+        }
+        Model { product: Product::named("qb16").expect("a product"), stack, segments, of_part }
+    }
+
+    /// The linked kernel that takes so many tokens a call.
+    pub fn kernel(&self, tokens: u64) -> Kernel {
+        let parts = self.stack.parts().into_iter().zip(&self.of_part);
+        let objects = parts.map(|(part, &like)| {
+            let f = self.stack.function(part).expect("a part of the stack");
             // routers' logits are for people; there are no entries to spare
             let exports = f.results.iter().map(|r| r.0.clone()).filter(|n| n != "router_logits");
             let options =
-                mica_compile::Options { frac: 20, capacity: 256, exports: exports.collect(), tokens: 1 };
-            objects.push(compile(&f.name, f, &segments[like].0, &product, &options).expect("it compiles"));
-        }
+                mica_compile::Options { frac: 20, capacity: 256, exports: exports.collect(), tokens };
+            compile(&f.name, f, &self.segments[like].0, &self.product, &options).expect("it compiles")
+        });
+        let objects: Vec<Object> = objects.collect();
         let parts: Vec<&Object> = objects.iter().collect();
-        let kernel = link(&parts, &product, Seams::Whole).expect("it links");
-        Model { kernel, product, segments, of_part }
+        link(&parts, &self.product, Seams::Whole).expect("it links")
     }
 
     /// Bytes of all constants in memory.
