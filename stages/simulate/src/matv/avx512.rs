@@ -50,10 +50,21 @@ fn load<const S: usize, const EVERY: usize>(step: &[[u8; 64]; S], i: usize) -> _
     unsafe { _mm512_loadu_si512(bytes.cast()) }
 }
 
-/// Each of two dwords in all lanes. No closure: it would stay a call, which has no vectors to return.
+/// A dword in all lanes, from memory: from a register it would take a place among the dot products.
+#[inline]
 #[target_feature(enable = "avx512f")]
-fn both(d: [i32; 2]) -> [__m512i; 2] {
-    [_mm512_set1_epi32(d[0]), _mm512_set1_epi32(d[1])]
+fn everywhere(dword: &i32) -> __m512i {
+    let all;
+    // SAFETY: four bytes are there to be read, which is all that the instruction reads.
+    unsafe {
+        std::arch::asm!(
+            "vpbroadcastd {all}, dword ptr [{dword}]",
+            all = out(zmm_reg) all,
+            dword = in(reg) dword,
+            options(pure, readonly, nostack, preserves_flags)
+        );
+    }
+    all
 }
 
 fn steps<'t, const S: usize>(t: &TileView<'t>) -> &'t [[[u8; 64]; S]] {
@@ -69,46 +80,71 @@ fn integer<const S: usize, const NIBBLES: bool>(
     let vectors = steps::<S>(t);
     let mut acc = [_mm512_setzero_ps(); S];
     for b in &x.blocks {
-        let (mut low, mut high) = ([_mm512_setzero_si512(); S], [_mm512_setzero_si512(); S]);
+        let mut sums = [_mm512_setzero_si512(); S];
         if NIBBLES {
-            let (flip, mask) = (_mm512_set1_epi8(0x88u8 as i8), _mm512_set1_epi8(0x0f));
-            let digits = x.digits.as_chunks::<2>().0;
-            for (step, digits) in vectors[b.steps(8)].iter().zip(&digits[b.steps(8)]) {
-                let [first, second] = [both(digits[0]), both(digits[1])];
-                for i in 0..S {
-                    let v = load::<S, 1>(step, i);
-                    // two's complement plus 8 is the nibble with its sign bit flipped: (v ^ flip) & mask
-                    let near = _mm512_ternarylogic_epi32::<0x28>(v, flip, mask);
-                    let shifted = _mm512_srli_epi32::<4>(v);
-                    let far = _mm512_ternarylogic_epi32::<0x28>(shifted, flip, mask);
-                    low[i] = _mm512_dpbusd_epi32(low[i], near, first[0]);
-                    high[i] = _mm512_dpbusd_epi32(high[i], near, first[1]);
-                    low[i] = _mm512_dpbusd_epi32(low[i], far, second[0]);
-                    high[i] = _mm512_dpbusd_epi32(high[i], far, second[1]);
-                }
-            }
+            nibbles(&vectors[b.steps(8)], &x.digits.as_chunks::<2>().0[b.steps(8)], &mut sums);
         } else {
-            let flip = _mm512_set1_epi8(0x80u8 as i8);
-            for (step, digits) in vectors[b.steps(4)].iter().zip(&x.digits[b.steps(4)]) {
-                let d = both(*digits);
-                for i in 0..S {
-                    let byte = _mm512_xor_si512(load::<S, 2>(step, i), flip);
-                    low[i] = _mm512_dpbusd_epi32(low[i], byte, d[0]);
-                    high[i] = _mm512_dpbusd_epi32(high[i], byte, d[1]);
-                }
-            }
+            bytes(&vectors[b.steps(4)], &x.digits[b.steps(4)], &mut sums);
         }
         let offset = if NIBBLES { 8 } else { 128 };
+        let row = b.group * t.rows;
+        let scales = scales::<S>(t, s, row);
+        let taken = taken::<S>(t, s, row, offset, b.sum);
         for i in 0..S {
-            let row = b.group * t.rows + i * LANES as usize;
-            // the sums may wrap on the way; their total fits
-            let sum = _mm512_add_epi32(low[i], _mm512_slli_epi32::<8>(high[i]));
-            let zero = _mm512_add_epi32(_mm512_set1_epi32(offset), zeros(t, s, row));
-            let dot = _mm512_sub_epi32(sum, _mm512_mullo_epi32(zero, _mm512_set1_epi32(b.sum)));
-            acc[i] = add_scaled(acc[i], dot, scales(t, s, row), b);
+            acc[i] = add_scaled(acc[i], _mm512_sub_epi32(sums[i], taken[i]), scales[i], b);
         }
     }
     acc
+}
+
+/// Sums of q + 8 times the activations; they may wrap on the way, their total fits.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
+fn nibbles<const S: usize>(steps: &[[[u8; 64]; S]], digits: &[[[i32; 2]; 2]], sums: &mut [__m512i; S]) {
+    let flip = _mm512_set1_epi8(0x88u8 as i8);
+    let (low, high) = (_mm512_set1_epi8(0x0f), _mm512_set1_epi8(0xf0u8 as i8));
+    let zero = [_mm512_setzero_si512(); S];
+    // by column's nibble and activation's digit; those of high nibbles are 16 times too large
+    let [mut near0, mut near1, mut far0, mut far1] = [zero; 4];
+    for (step, [near, far]) in steps.iter().zip(digits) {
+        let (n0, n1) = (everywhere(&near[0]), everywhere(&near[1]));
+        let (f0, f1) = (everywhere(&far[0]), everywhere(&far[1]));
+        for i in 0..S {
+            let v = load::<S, 1>(step, i);
+            // two's complement plus 8 is the nibble with its sign bit flipped: (v ^ flip) & mask
+            let near = _mm512_ternarylogic_epi32::<0x28>(v, flip, low);
+            let far = _mm512_ternarylogic_epi32::<0x28>(v, flip, high);
+            near0[i] = _mm512_dpbusd_epi32(near0[i], near, n0);
+            near1[i] = _mm512_dpbusd_epi32(near1[i], near, n1);
+            far0[i] = _mm512_dpbusd_epi32(far0[i], far, f0);
+            far1[i] = _mm512_dpbusd_epi32(far1[i], far, f1);
+        }
+    }
+    for i in 0..S {
+        let near = _mm512_add_epi32(near0[i], _mm512_slli_epi32::<8>(near1[i]));
+        // exact: both are multiples of 16
+        let far = _mm512_add_epi32(_mm512_srai_epi32::<4>(far0[i]), _mm512_slli_epi32::<4>(far1[i]));
+        sums[i] = _mm512_add_epi32(near, far);
+    }
+}
+
+/// The same of q + 128.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
+fn bytes<const S: usize>(steps: &[[[u8; 64]; S]], digits: &[[i32; 2]], sums: &mut [__m512i; S]) {
+    let flip = _mm512_set1_epi8(0x80u8 as i8);
+    let (mut low, mut high) = ([_mm512_setzero_si512(); S], [_mm512_setzero_si512(); S]);
+    for (step, digits) in steps.iter().zip(digits) {
+        let (d0, d1) = (everywhere(&digits[0]), everywhere(&digits[1]));
+        for i in 0..S {
+            let byte = _mm512_xor_si512(load::<S, 2>(step, i), flip);
+            low[i] = _mm512_dpbusd_epi32(low[i], byte, d0);
+            high[i] = _mm512_dpbusd_epi32(high[i], byte, d1);
+        }
+    }
+    for i in 0..S {
+        sums[i] = _mm512_add_epi32(low[i], _mm512_slli_epi32::<8>(high[i]));
+    }
 }
 
 #[target_feature(enable = "avx512f")]
@@ -117,28 +153,43 @@ fn add_scaled(acc: __m512, dot: __m512i, scale: __m512, b: &Block) -> __m512 {
     _mm512_add_ps(acc, _mm512_mul_ps(_mm512_cvtepi32_ps(dot), scale))
 }
 
+/// What the sums of a block hold too much of: the offset that makes weights unsigned, and zero points, times the sum of
+/// the activations.
+#[inline]
 #[target_feature(enable = "avx512f")]
-fn zeros(t: &TileView<'_>, s: &Scaling, row: usize) -> __m512i {
-    if !s.zero {
-        return _mm512_setzero_si512();
+fn taken<const S: usize>(t: &TileView<'_>, s: &Scaling, row: usize, offset: i32, sum: i32) -> [__m512i; S] {
+    let mut taken = [_mm512_set1_epi32(offset.wrapping_mul(sum)); S];
+    if s.zero {
+        let lanes = LANES as usize;
+        for (taken, bytes) in taken.iter_mut().zip(t.zeros[row..][..S * lanes].chunks_exact(lanes)) {
+            // SAFETY: `bytes` is 16 bytes long, the width of the load.
+            let zeros = _mm512_cvtepi8_epi32(unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) });
+            *taken = _mm512_add_epi32(*taken, _mm512_mullo_epi32(zeros, _mm512_set1_epi32(sum)));
+        }
     }
-    let bytes = &t.zeros[row..row + LANES as usize];
-    // SAFETY: `bytes` is 16 bytes long, the width of the load.
-    _mm512_cvtepi8_epi32(unsafe { _mm_loadu_si128(bytes.as_ptr().cast()) })
+    taken
 }
 
+/// The scales of a group's rows.
+#[inline]
 #[target_feature(enable = "avx512f")]
-fn scales(t: &TileView<'_>, s: &Scaling, row: usize) -> __m512 {
+fn scales<const S: usize>(t: &TileView<'_>, s: &Scaling, row: usize) -> [__m512; S] {
     let lanes = LANES as usize;
+    let mut scales = [_mm512_setzero_ps(); S];
     if s.scale == Format::F32 {
-        let bytes = &t.scales[4 * row..4 * (row + lanes)];
-        // SAFETY: `bytes` is 64 bytes long, the width of the load.
-        unsafe { _mm512_loadu_ps(bytes.as_ptr().cast()) }
+        let all = &t.scales[4 * row..][..4 * S * lanes];
+        for (scales, bytes) in scales.iter_mut().zip(all.chunks_exact(4 * lanes)) {
+            // SAFETY: `bytes` is 64 bytes long, the width of the load.
+            *scales = unsafe { _mm512_loadu_ps(bytes.as_ptr().cast()) };
+        }
     } else {
-        let bytes = &t.scales[2 * row..2 * (row + lanes)];
-        // SAFETY: `bytes` is 32 bytes long, the width of the load.
-        _mm512_cvtph_ps(unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) })
+        let all = &t.scales[2 * row..][..2 * S * lanes];
+        for (scales, bytes) in scales.iter_mut().zip(all.chunks_exact(2 * lanes)) {
+            // SAFETY: `bytes` is 32 bytes long, the width of the load.
+            *scales = _mm512_cvtph_ps(unsafe { _mm256_loadu_si256(bytes.as_ptr().cast()) });
+        }
     }
+    scales
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
