@@ -214,6 +214,14 @@ impl CliError {
     }
 }
 
+/// Has errors drawn for who reads them: a terminal's width breaks lines between words, and a file or a program gets each
+/// line whole, so that it can be searched.
+pub fn draw_for(terminal: bool) {
+    let drawn = move || miette::MietteHandlerOpts::new().wrap_lines(terminal).break_words(false).build();
+    // a hook that is there already stays, and draws as well
+    let _ = miette::set_hook(Box::new(move |_| Box::new(drawn())));
+}
+
 /// An error as a person sees it: each cause once, and what to do.
 pub fn report(e: CliError) -> miette::Report {
     match e {

@@ -2,8 +2,9 @@
 
 use clap::Parser;
 use mica::cli::Cli;
-use mica::error::report;
+use mica::error::{draw_for, report};
 use mica::progress::say;
+use std::io::{IsTerminal, stderr};
 use std::process::ExitCode;
 
 /// Memos are many small values, made by several threads.
@@ -30,6 +31,7 @@ fn main() -> ExitCode {
         Ok(code) => ExitCode::from(code),
         Err(e) => {
             let code = e.exit();
+            draw_for(stderr().is_terminal());
             say(&format!("{:?}", report(e)));
             ExitCode::from(code)
         }

@@ -446,8 +446,8 @@ fn what_cannot_be_timed_is_refused() {
         ("analyze tiny --trace /nowhere/t.json", "/nowhere/t.json"),
         ("analyze tiny --trace /nowhere/t --svg /nowhere/t", "--svg and --trace both write /nowhere/t"),
     ] {
-        let words = words.replace("SMALL", &small);
-        let o = mica(&words.split_whitespace().collect::<Vec<_>>());
+        let each = words.split_whitespace().map(|word| if word == "SMALL" { &small } else { word });
+        let o = mica(&each.collect::<Vec<_>>());
         let solid = |t: &str| t.chars().filter(|c| !c.is_whitespace() && *c != '│').collect::<String>();
         let heard = String::from_utf8(o.stderr).unwrap();
         assert!(o.status.code() == Some(2) && solid(&heard).contains(&solid(said)), "{words}: {heard}");
