@@ -108,6 +108,16 @@ impl OpenDelivery {
         self.captures.as_ref().map(|index| CaptureSet::new(index, &self.files))
     }
 
+    /// What is wrong with a capture, under its file's name: other deliveries call theirs the same.
+    pub fn of_captures(&self, e: &FetchError) -> String {
+        match self.listing.captures.first() {
+            // it names its file itself
+            Some(_) if e.is_environment() => e.to_string(),
+            Some(&file) => format!("{}: {e}", self.files.path(file).display()),
+            None => e.to_string(),
+        }
+    }
+
     /// The digest of a tensor, from the memo where its files' stamps are known.
     pub fn digest(&self, memo: &StampMemo, entry: &TensorEntry) -> Result<Hashed, FetchError> {
         let Some(first) = entry.extents.first() else {

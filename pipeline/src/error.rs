@@ -79,6 +79,15 @@ impl NodeError {
         }
     }
 
+    /// What a person is told who asks about this node alone: also what its cause said.
+    pub fn with_cause(&self) -> String {
+        match self {
+            // a cause opens with the name of the node that it is of
+            NodeError::Needs { target, cause, .. } => format!("{target}: needs {cause}"),
+            e => e.to_string(),
+        }
+    }
+
     /// The same lack as the node `target` sees it, which needs this one.
     pub fn seen_by(&self, target: &str) -> NodeError {
         if self.target() == target {
