@@ -154,6 +154,13 @@ pub enum CliError {
         /// The system's word.
         source: std::io::Error,
     },
+    /// Standard output took not all that was printed.
+    #[error("standard output: {source}")]
+    #[diagnostic(help("what came out is not all; see that what it goes to has room and can be written"))]
+    Output {
+        /// The system's word.
+        source: std::io::Error,
+    },
     /// The workspace's text is wrong at a place.
     #[error(transparent)]
     #[diagnostic(transparent)]

@@ -111,6 +111,16 @@ impl Session {
                     m.delivery
                 ));
             }
+            if let (Some(c), Some(&file)) = (&captures, open.listing.captures.first())
+                && open.captures.as_ref().is_some_and(|i| i.find(c.names.input_ids.as_str()).is_none())
+            {
+                session.warn(format!(
+                    "[delivery.{}] captures: {} has no {}, so there are no tokens to decode",
+                    m.delivery,
+                    open.files.path(file).display(),
+                    c.names.input_ids.as_str()
+                ));
+            }
             let machine = &machines[&m.device];
             let model = ModelInput::new(
                 &session.db,

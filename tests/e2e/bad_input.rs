@@ -183,6 +183,22 @@ const DELIVERIES: &[Case] = &[
         &["test_vectors_f64.safetensors", "captures"],
     ),
     (
+        "captures without a prompt",
+        |w| write_safetensors(&w.own("tiny").join("test_vectors_f64.safetensors"), &[]),
+        2,
+        &[
+            "warning: [delivery.tiny] captures:",
+            "has no input_ids, so there are no tokens",
+            "\"score:tiny.decode\"",
+        ],
+    ),
+    (
+        "a tokenizer that is none",
+        |w| fs::write(w.own("tiny").join("tokenizer.json"), "").expect("written"),
+        1,
+        &["score:tiny.decode: ", "tiny/tokenizer.json: tokenizer: EOF"],
+    ),
+    (
         "no weights at all",
         |w| fs::remove_file(weights(w)).expect("removed"),
         1,

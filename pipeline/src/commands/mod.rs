@@ -129,9 +129,7 @@ pub fn out(text: &str) -> Result<(), CliError> {
 /// The system's, but that of a reader that has gone away.
 pub fn written(done: std::io::Result<()>) -> Result<(), CliError> {
     match done {
-        Err(source) if source.kind() != std::io::ErrorKind::BrokenPipe => {
-            Err(CliError::Write { path: "standard output".into(), source })
-        }
+        Err(source) if source.kind() != std::io::ErrorKind::BrokenPipe => Err(CliError::Output { source }),
         _ => Ok(()),
     }
 }

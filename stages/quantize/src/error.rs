@@ -97,7 +97,7 @@ pub struct Element {
     /// Counted over the whole packed weight or all of its scales, row-major.
     pub index: u64,
     /// The delivered tensor that has it, and its indices there, outermost first; `None` as far as the stage knows.
-    pub delivered: Option<(String, Vec<u64>)>,
+    pub delivered: Option<Box<(String, Vec<u64>)>>,
 }
 
 impl From<u64> for Element {
@@ -109,7 +109,7 @@ impl From<u64> for Element {
 impl fmt::Display for Element {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.delivered {
-            Some((tensor, at)) => write!(f, "{at:?} of {tensor}"),
+            Some(found) => write!(f, "{:?} of {}", found.1, found.0),
             None => write!(f, "{}", self.index),
         }
     }
@@ -136,7 +136,7 @@ impl QuantizeError {
         | QuantizeError::Container { at, .. }
         | QuantizeError::Scale { at, .. } = &mut self
         {
-            at.delivered = found.map(|(tensor, indices)| (tensor.to_string(), indices));
+            at.delivered = found.map(|(tensor, indices)| Box::new((tensor.to_string(), indices)));
         }
         self
     }
