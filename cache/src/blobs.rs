@@ -118,15 +118,10 @@ impl Blobs {
             return Err(CacheError::Short { path: temp.path().to_owned(), digest, expected: size, found });
         }
         let path = self.path(digest);
-        let persisted = temp.persist(&path).or_else(|failed| {
-            // The first blob of its folder.
-            if failed.error.kind() != io::ErrorKind::NotFound {
-                return Err(failed.error);
-            }
-            path.parent().map_or(Ok(()), fs::create_dir_all)?;
-            failed.file.persist(&path).map_err(|again| again.error)
-        });
-        persisted.or_fail("rename a blob to", &path)?;
+        temp.persist(&path).or_else(|failed| {
+            make_way(&path, failed.error)?;
+            failed.file.persist(&path).or_else(|again| Err(again.error).or_fail("rename a blob to", &path))
+        })?;
         locked(&self.distrusted).remove(&digest);
         self.tally.stored(size);
         Ok(())
@@ -136,11 +131,12 @@ impl Blobs {
         let path = self.path(d);
         let mut file = match File::open(&path) {
             Ok(file) => file,
-            Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(e) if is_nothing(&e) => return Ok(None),
             Err(e) => return Err(e).or_fail("open", &path),
         };
         let metadata = file.metadata().or_fail("examine", &path)?;
         if !metadata.is_file() {
+            self.discard(d, &path);
             return Ok(None);
         }
         if metadata.len() <= SMALL {
@@ -176,9 +172,15 @@ impl Blobs {
     fn discard(&self, d: Digest, path: &Path) {
         self.tally.corrupt();
         locked(&self.checked).remove(&d);
-        if fs::remove_file(path).is_err() {
+        if fs::remove_file(path).or_else(|_| fs::remove_dir(path)).is_err() {
             locked(&self.distrusted).insert(d);
         }
+    }
+
+    /// Removes the empty folder that stands in a blob's place; gives whether the place is free now.
+    pub(crate) fn clear(&self, taken: &Taken) -> bool {
+        self.tally.corrupt();
+        fs::remove_dir(&taken.path).is_ok()
     }
 
     /// Removes a blob if it is there; gives whether it was.
@@ -186,7 +188,7 @@ impl Blobs {
         let path = self.path(d);
         match fs::remove_file(&path) {
             Ok(()) => Ok(true),
-            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(false),
+            Err(e) if is_nothing(&e) => Ok(false),
             Err(e) => Err(e).or_fail("remove", &path),
         }
     }
@@ -202,7 +204,12 @@ impl Blobs {
 
     /// All blobs, in the order of their digests.
     pub(crate) fn list(&self) -> Result<Vec<Listed>, CacheError> {
-        let mut found = Vec::new();
+        Ok(self.survey()?.0)
+    }
+
+    /// All blobs, and all folders that stand in the place of one, each in the order of their digests.
+    pub(crate) fn survey(&self) -> Result<(Vec<Listed>, Vec<Taken>), CacheError> {
+        let (mut found, mut taken) = (Vec::new(), Vec::new());
         for shard in fs::read_dir(&self.dir).or_fail("list", &self.dir)? {
             let shard = shard.or_fail("list", &self.dir)?.path();
             let Some(head) = shard.file_name().and_then(|n| n.to_str()).map(str::to_owned) else { continue };
@@ -217,13 +224,50 @@ impl Blobs {
                 };
                 // Gone since it was listed: another process's gc.
                 let Ok(metadata) = entry.metadata() else { continue };
+                if metadata.is_dir() {
+                    taken.push(Taken { digest, path: entry.path() });
+                    continue;
+                }
                 let modified = metadata.modified().unwrap_or(SystemTime::UNIX_EPOCH);
                 found.push(Listed { digest, size: metadata.len(), modified });
             }
         }
         found.sort_by_key(|b| *b.digest.as_bytes());
-        Ok(found)
+        taken.sort_by_key(|t| *t.digest.as_bytes());
+        Ok((found, taken))
     }
+}
+
+/// Whether an error says that there is no file: none of that name, or none can be, since a file stands where its folder
+/// would.
+fn is_nothing(e: &io::Error) -> bool {
+    matches!(e.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
+}
+
+/// Takes away what kept a blob from being renamed to `path`: the folder that is not there yet is made, an empty one in
+/// the blob's own place is removed.
+fn make_way(path: &Path, refused: io::Error) -> Result<(), CacheError> {
+    let in_the_way = |path: &Path, what| Err(CacheError::InTheWay { path: path.to_owned(), what });
+    let shard = path.parent().unwrap_or(path);
+    match refused.kind() {
+        io::ErrorKind::NotFound => fs::create_dir_all(shard).or_fail("create", shard),
+        io::ErrorKind::NotADirectory => in_the_way(shard, "a file where a folder of blobs belongs"),
+        io::ErrorKind::IsADirectory => match fs::remove_dir(path) {
+            Err(e) if e.kind() == io::ErrorKind::DirectoryNotEmpty => {
+                in_the_way(path, "a folder where a blob belongs, and not empty")
+            }
+            Err(e) if e.kind() != io::ErrorKind::NotFound => Err(e).or_fail("remove", path),
+            _ => Ok(()),
+        },
+        _ => Err(refused).or_fail("rename a blob to", path),
+    }
+}
+
+/// A folder in the place of a blob.
+#[derive(Clone, Debug)]
+pub(crate) struct Taken {
+    pub(crate) digest: Digest,
+    pub(crate) path: PathBuf,
 }
 
 /// A blob as the folder shows it.
@@ -307,8 +351,43 @@ mod tests {
         let d = blake3::hash(&bytes);
         fs::create_dir_all(blobs.path(d)).expect("a folder in its place");
         assert!(!blobs.contains(d, size));
+        assert!(blobs.list().expect("list").is_empty());
+        blobs.put(&bytes).expect("an empty folder makes way");
+        assert_eq!(get(&blobs, d), Some(bytes));
+    }
+
+    #[test]
+    fn an_empty_folder_in_a_blob_s_place_is_found_on_the_first_read() {
+        let (_dir, blobs) = store();
+        let d = blake3::hash(b"forty two");
+        fs::create_dir_all(blobs.path(d)).expect("a folder in its place");
         assert_eq!(get(&blobs, d), None);
-        assert!(blobs.put(&bytes).is_err(), "it is not kept, and cannot be replaced");
+        assert!(!blobs.path(d).exists(), "moved out of the way");
+        assert_eq!(blobs.tally.session().corrupt, 1);
+    }
+
+    #[test]
+    fn what_somebody_keeps_in_a_blob_s_place_is_named_and_left() {
+        let (_dir, blobs) = store();
+        let d = blake3::hash(b"forty two");
+        let note = blobs.path(d).join("note");
+        fs::create_dir_all(blobs.path(d)).expect("a folder in its place");
+        fs::write(&note, "not ours").expect("write");
+        assert_eq!(get(&blobs, d), None);
+        let refused = blobs.put(b"forty two").expect_err("there is no place for it").to_string();
+        assert!(
+            refused.contains(&format!("{:?}", blobs.path(d))) && refused.ends_with("move it away"),
+            "{refused}"
+        );
+        assert!(note.exists());
+        // and a file where the folder of blobs belongs
+        let shard = blobs.path(d).parent().expect("a folder of blobs").to_owned();
+        fs::remove_dir_all(&shard).expect("remove");
+        fs::write(&shard, "not ours").expect("write");
+        assert_eq!(get(&blobs, d), None);
+        assert!(!blobs.remove(d).expect("nothing to remove"));
+        let refused = blobs.put(b"forty two").expect_err("there is no place for it").to_string();
+        assert!(refused.starts_with(&format!("{shard:?} is a file")), "{refused}");
     }
 
     #[test]

@@ -39,6 +39,14 @@ pub enum CacheError {
         /// Bytes it says it has.
         found: u64,
     },
+    /// Something that the store did not make stands where a blob is to be stored.
+    #[error("{path:?} is {what}: move it away")]
+    InTheWay {
+        /// What has to go.
+        path: PathBuf,
+        /// What it is.
+        what: &'static str,
+    },
 }
 
 impl CacheError {

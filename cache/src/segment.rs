@@ -91,7 +91,8 @@ pub(crate) fn list(dir: &Path) -> Result<Vec<PathBuf>, CacheError> {
     let mut found = Vec::new();
     for entry in fs::read_dir(dir).or_fail("list", dir)? {
         let path = entry.or_fail("list", dir)?.path();
-        if path.to_string_lossy().ends_with(SUFFIX) {
+        // a folder of that name is none of ours
+        if path.to_string_lossy().ends_with(SUFFIX) && !path.is_dir() {
             found.push(path);
         }
     }
@@ -211,6 +212,14 @@ mod tests {
             more.insert(at, 0xf5);
             assert!(is_subsequence(&read(&more), &bodies()), "one more at {at}");
         }
+    }
+
+    #[test]
+    fn a_folder_is_no_segment() {
+        let dir = tempfile::tempdir().expect("tempdir");
+        let writer = Writer::create(dir.path()).expect("create");
+        std::fs::create_dir(dir.path().join("folder.seg")).expect("a folder among them");
+        assert_eq!(list(dir.path()).expect("list"), [writer.path]);
     }
 
     #[test]

@@ -15,16 +15,18 @@ pub struct VerifyReport {
     pub good: u64,
     /// Their bytes.
     pub good_bytes: u64,
-    /// Corrupt blobs, now removed.
+    /// Corrupt blobs, and empty folders in a blob's place, now removed.
     pub corrupt: Vec<Digest>,
     /// Files that could not be read, and are left.
     pub unreadable: Vec<PathBuf>,
+    /// Folders in a blob's place that are not empty, and are left.
+    pub in_the_way: Vec<PathBuf>,
     /// Records that named a missing blob, now dropped. A lost state-class blob costs no record.
     pub dropped: Vec<ActionKey>,
 }
 
 pub(crate) fn verify(cache: &Cache, progress: &mut dyn FnMut(u64, u64)) -> Result<VerifyReport, CacheError> {
-    let blobs = cache.blobs.list()?;
+    let (blobs, taken) = cache.blobs.survey()?;
     let total = blobs.iter().map(|b| b.size).sum();
     let mut report = VerifyReport::default();
     let mut done = 0;
@@ -46,6 +48,13 @@ pub(crate) fn verify(cache: &Cache, progress: &mut dyn FnMut(u64, u64)) -> Resul
         }
         done += blob.size;
     }
+    for taken in taken {
+        match cache.blobs.clear(&taken) {
+            true => report.corrupt.push(taken.digest),
+            false => report.in_the_way.push(taken.path),
+        }
+    }
+    report.corrupt.sort_by_key(|digest| *digest.as_bytes());
     progress(total, total);
     // Only now: whoever recorded an action meanwhile had stored its blobs before.
     cache.log.reload()?;

@@ -121,15 +121,42 @@ fn a_lost_or_corrupt_blob_is_a_miss_and_is_made_again() {
 }
 
 #[test]
-fn a_blob_whose_place_is_taken_is_a_miss() {
+fn a_blob_whose_place_is_taken_is_a_miss_and_is_made_again() {
     let root = root();
     let cache = open(&root);
-    let d = blake3::hash(b"result");
-    fs::create_dir_all(blob_path(&root, d)).expect("a folder in its place");
-    assert!(cache.get(d).expect("get").is_none());
-    assert!(!cache.contains(d, 6));
-    let error = cache.put(b"result").expect_err("can't replace a folder");
-    assert!(error.to_string().contains(&d.to_string()[2..]), "{error}");
+    let d = run(&cache, &key(1), &[("out", b"result")]).outputs[0].digest;
+    let path = blob_path(&root, d);
+    for read_first in [true, false] {
+        fs::remove_file(&path).expect("lose");
+        fs::create_dir(&path).expect("a folder in its place");
+        assert!(!cache.contains(d, 6));
+        assert!(!read_first || cache.get(d).expect("get").is_none());
+        run(&cache, &key(1), &[("out", b"result")]);
+        assert_eq!(&cache.get(d).expect("get").expect("there")[..], b"result");
+    }
+}
+
+#[test]
+fn folders_in_the_place_of_blobs_are_no_concern_of_stats_and_gc_and_are_found_by_verify() {
+    let root = root();
+    let cache = open(&root);
+    run(&cache, &key(1), &[("out", b"good")]);
+    let lost = run(&cache, &key(2), &[("out", b"lost")]).outputs[0].digest;
+    let [empty, full] = [blob_path(&root, lost), blob_path(&root, blake3::hash(b"kept"))];
+    fs::remove_file(&empty).expect("lose");
+    for dir in [&empty, &full] {
+        fs::create_dir_all(dir).expect("a folder in a blob's place");
+    }
+    fs::write(full.join("note"), "not ours").expect("write");
+    let stats = cache.stats().expect("stats");
+    assert_eq!((stats.blobs, stats.blob_bytes), (1, 4));
+    let all = GcOptions { now: SystemTime::now() + 100 * DAY, ..GcOptions::default() };
+    assert_eq!(cache.gc(&GcOptions { dry_run: true, ..all.clone() }).expect("gc").removed_bytes, 4);
+    let report = cache.verify(&mut |_, _| ()).expect("verify");
+    assert_eq!((report.good, report.corrupt, report.in_the_way), (1, vec![lost], vec![full.clone()]));
+    assert_eq!(report.dropped, [key(2)]);
+    assert!(!empty.exists() && full.join("note").exists());
+    assert_eq!(cache.gc(&all).expect("gc").removed_bytes, 4);
 }
 
 #[test]

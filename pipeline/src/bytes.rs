@@ -6,8 +6,8 @@ use crate::env::Env;
 use crate::queries::Fetched;
 use mica_cache::{Blob, CacheError, Digest};
 use mica_fetch::{DeliveryFiles, TensorEntry};
-use mica_pack::{Place, Source};
-use mica_quantize::TensorBytes;
+use mica_pack::{Place, Resolved, Source};
+use mica_quantize::{QuantizeError, TensorBytes};
 use std::borrow::Cow;
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -108,6 +108,13 @@ impl<'a> DeliveredBytes<'a> {
         }
         Ok(Cow::Owned(joined))
     }
+}
+
+/// What is wrong with a weight, named as the delivery has it: its publisher knows no packed layer.
+pub fn in_delivery(e: QuantizeError, resolved: &Resolved) -> QuantizeError {
+    let element = |role: &str, index| resolved.role(role)?.delivered(index);
+    let scale = |role: &str, index| resolved.role(role)?.delivered_scale(index);
+    e.delivered(element, scale)
 }
 
 impl TensorBytes for DeliveredBytes<'_> {

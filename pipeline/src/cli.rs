@@ -1,7 +1,10 @@
 //! The command's words.
 
 use crate::synth::Profile;
-use clap::{Args, Parser, Subcommand};
+use clap::error::{ContextKind, ContextValue};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
+use std::ffi::OsString;
+use std::ops::RangeInclusive;
 use std::path::PathBuf;
 
 /// Brings a published language model onto an accelerator, and says with numbers whether it computes the same.
@@ -23,6 +26,40 @@ pub struct Cli {
     #[command(subcommand)]
     /// What to do.
     pub command: Command,
+}
+
+impl Cli {
+    /// The command line's words, the command's own name first.
+    ///
+    /// # Errors
+    /// Words that are wrong; help and version too, which are for standard output.
+    pub fn of(words: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
+        let matches = negatives(Cli::command()).try_get_matches_from(words).map_err(untipped)?;
+        Cli::from_arg_matches(&matches)
+    }
+}
+
+/// Takes a negative number after an option for its value, so that what refuses it names the option and what it takes.
+fn negatives(command: clap::Command) -> clap::Command {
+    let takes = |a: &clap::Arg| !a.is_positional() && a.get_action().takes_values();
+    command
+        .mut_args(|a| {
+            let takes = takes(&a);
+            a.allow_negative_numbers(takes)
+        })
+        .mut_subcommands(negatives)
+}
+
+/// Of what looks like a list of negative numbers nobody knows whether it was meant as a value: no tip says that it was
+/// a positional one.
+fn untipped(mut e: clap::Error) -> clap::Error {
+    if let Some(ContextValue::String(word)) = e.get(ContextKind::InvalidArg)
+        && word.starts_with('-')
+        && word[1..].starts_with(|c: char| c.is_ascii_digit())
+    {
+        e.remove(ContextKind::Suggested);
+    }
+    e
 }
 
 /// What to do.
@@ -200,7 +237,7 @@ pub struct Synth {
     #[arg(long, value_enum, default_value_t = SynthFormat::W4a16)]
     pub format: SynthFormat,
     /// Seed of all numbers.
-    #[arg(long, default_value_t = 10)]
+    #[arg(long, default_value_t = 10, value_parser = whole::<u64>(ANY))]
     pub seed: u64,
     /// Rows of vocabulary [default: the published number].
     #[arg(long, value_parser = clap::value_parser!(u32).range(1..))]
@@ -218,7 +255,7 @@ pub struct Synth {
     #[arg(long, value_name = "K", value_parser = clap::value_parser!(u16).range(1..))]
     pub distinct_layers: Option<u16>,
     /// Bytes of weights a file, for example 5000000000 [default: one file].
-    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "BYTES", value_parser = whole::<u64>(1..=u64::MAX))]
     pub shard_size: Option<u64>,
     /// Tokens of the prompt.
     #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..))]
@@ -235,6 +272,22 @@ pub enum CapturesBy {
     /// asks for the published implementation, and the workspace asks for none that does.
     #[value(name = "self")]
     Own,
+}
+
+/// Any whole number.
+pub const ANY: RangeInclusive<u64> = 0..=u64::MAX;
+
+/// Reads a whole number within a range.
+pub fn whole<T: TryFrom<u64>>(
+    range: RangeInclusive<u64>,
+) -> impl Fn(&str) -> Result<T, String> + Clone + Send + Sync + 'static {
+    move |text| {
+        let number = text.parse().ok().filter(|n| range.contains(n)).and_then(|n| T::try_from(n).ok());
+        number.ok_or_else(|| match *range.end() {
+            u64::MAX => format!("expected a whole number from {} on", range.start()),
+            most => format!("expected a whole number from {} to {most}", range.start()),
+        })
+    }
 }
 
 /// A field and its number.

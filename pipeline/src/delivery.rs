@@ -1,12 +1,13 @@
 //! Deliveries of the workspace, opened: which files, which tensors, under which stamps. Headers are
 //! read, tensors are not; nothing is written there.
 
+use crate::action::BodyError;
 use crate::error::CliError;
 use crate::workspace::{Delivery, Workspace};
 use mica_cache::{Digest, Stamp, StampMemo};
 use mica_fetch::{
     CaptureSet, DeliveryFiles, FetchError, ListOptions, Listing, MappedDelivery, RawConfig, SelfMade,
-    TensorEntry, TensorIndex,
+    TensorEntry, TensorIndex, Tokenizer,
 };
 use mica_pack::Scheme;
 use std::path::{Path, PathBuf};
@@ -46,6 +47,16 @@ pub struct Hashed {
     pub digest: Digest,
     /// Bytes that were read for it; 0 where the stamp memo had it.
     pub read: u64,
+}
+
+/// The tokenizer of a file.
+///
+/// # Errors
+/// A file that can't be read, or is none; both with its name.
+pub fn tokenizer(path: &Path) -> Result<Tokenizer, BodyError> {
+    let bytes =
+        std::fs::read(path).map_err(|e| BodyError::Environment(format!("{}: {e}", path.display())))?;
+    Tokenizer::from_bytes(&bytes).map_err(|e| BodyError::Stage(format!("{}: {e}", path.display())))
 }
 
 impl OpenDelivery {
@@ -106,6 +117,16 @@ impl OpenDelivery {
     /// The captured arrays.
     pub fn capture_set(&self) -> Option<CaptureSet<'_>> {
         self.captures.as_ref().map(|index| CaptureSet::new(index, &self.files))
+    }
+
+    /// What is wrong with a capture, under its file's name: other deliveries call theirs the same.
+    pub fn of_captures(&self, e: &FetchError) -> String {
+        match self.listing.captures.first() {
+            // it names its file itself
+            Some(_) if e.is_environment() => e.to_string(),
+            Some(&file) => format!("{}: {e}", self.files.path(file).display()),
+            None => e.to_string(),
+        }
     }
 
     /// The digest of a tensor, from the memo where its files' stamps are known.

@@ -79,6 +79,15 @@ impl NodeError {
         }
     }
 
+    /// What a person is told who asks about this node alone: also what its cause said.
+    pub fn with_cause(&self) -> String {
+        match self {
+            // a cause opens with the name of the node that it is of
+            NodeError::Needs { target, cause, .. } => format!("{target}: needs {cause}"),
+            e => e.to_string(),
+        }
+    }
+
     /// The same lack as the node `target` sees it, which needs this one.
     pub fn seen_by(&self, target: &str) -> NodeError {
         if self.target() == target {
@@ -142,6 +151,13 @@ pub enum CliError {
     Write {
         /// The file.
         path: PathBuf,
+        /// The system's word.
+        source: std::io::Error,
+    },
+    /// Standard output took not all that was printed.
+    #[error("standard output: {source}")]
+    #[diagnostic(help("what came out is not all; see that what it goes to has room and can be written"))]
+    Output {
         /// The system's word.
         source: std::io::Error,
     },

@@ -1,10 +1,10 @@
 //! The `mica` command: parses words, runs them, tells errors and exits.
 
-use clap::Parser;
 use mica::cli::Cli;
-use mica::error::{draw_for, report};
+use mica::commands::{FAILED, MISUSED, WELL, written};
+use mica::error::{CliError, draw_for, report};
 use mica::progress::say;
-use std::io::{IsTerminal, stderr};
+use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
 
 /// Memos are many small values, made by several threads.
@@ -12,28 +12,34 @@ use std::process::ExitCode;
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let cli = match Cli::of(std::env::args_os()) {
         Ok(cli) => cli,
-        Err(e) => {
-            // help and version are no misuse
-            let code = if e.use_stderr() { mica::commands::MISUSED } else { mica::commands::WELL };
+        Err(e) if e.use_stderr() => {
             let _ = e.print();
-            return ExitCode::from(code);
+            return ExitCode::from(MISUSED);
+        }
+        // help and version are no misuse
+        Err(told) => {
+            let done = written(told.print().and_then(|()| std::io::stdout().flush()));
+            return ExitCode::from(done.map_or_else(failed, |()| WELL));
         }
     };
     mica::cut::watch();
     mica::limit::told_not_killed();
-    match mica::commands::run(&cli) {
-        Ok(mica::commands::WELL) if mica::cut::count() > 0 => {
+    ExitCode::from(match mica::commands::run(&cli) {
+        Ok(WELL) if mica::cut::count() > 0 => {
             say(mica::cut::MESSAGE);
-            ExitCode::from(mica::commands::FAILED)
+            FAILED
         }
-        Ok(code) => ExitCode::from(code),
-        Err(e) => {
-            let code = e.exit();
-            draw_for(stderr().is_terminal());
-            say(&format!("{:?}", report(e)));
-            ExitCode::from(code)
-        }
-    }
+        Ok(code) => code,
+        Err(e) => failed(e),
+    })
+}
+
+/// Tells an error; gives the exit status.
+fn failed(e: CliError) -> u8 {
+    let code = e.exit();
+    draw_for(std::io::stderr().is_terminal());
+    say(&format!("{:?}", report(e)));
+    code
 }

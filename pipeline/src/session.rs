@@ -106,13 +106,20 @@ impl Session {
             if let Some(label) = &open.self_made
                 && config.delivery[&m.delivery].captures.as_ref().is_some_and(|c| c.made_by != Maker::Own)
             {
-                let warning = format!(
+                session.warn(format!(
                     "[delivery.{}] captures: the file says that it was made by {label}, and is taken so",
                     m.delivery
-                );
-                if !session.warnings.contains(&warning) {
-                    session.warnings.push(warning);
-                }
+                ));
+            }
+            if let (Some(c), Some(&file)) = (&captures, open.listing.captures.first())
+                && open.captures.as_ref().is_some_and(|i| i.find(c.names.input_ids.as_str()).is_none())
+            {
+                session.warn(format!(
+                    "[delivery.{}] captures: {} has no {}, so there are no tokens to decode",
+                    m.delivery,
+                    open.files.path(file).display(),
+                    c.names.input_ids.as_str()
+                ));
             }
             let machine = &machines[&m.device];
             let model = ModelInput::new(
@@ -136,6 +143,17 @@ impl Session {
             );
             let facts = queries::facts(&session.db, model)
                 .map_err(|e| CliError::Delivery { delivery: m.delivery.clone(), message: e.to_string() })?;
+            for part in 0..facts.parts.len() {
+                // what can't be planned is told where it is asked for
+                let Ok(planned) = queries::planned(&session.db, model, part) else { continue };
+                for o in &planned.overruled {
+                    let (recipe, delivery) = (&m.recipe, &m.delivery);
+                    session.warn(format!(
+                        "[recipe.{recipe}] {:?} {}: [delivery.{delivery}] is quantized already; {} is used",
+                        o.pattern, o.asked, o.used
+                    ));
+                }
+            }
             let longest = queries::stack(&session.db, model).map_or(m.capacity, |s| s.facts.max_positions);
             // one that nobody stated is no claim
             if m.capacity > longest.max(default_capacity()) {
@@ -151,6 +169,13 @@ impl Session {
         session.validations(workspace, &vectors, &inputs, &machines)?;
         session.graph = Graph::new(&session.facts);
         Ok(session)
+    }
+
+    /// Warns of something, once, however many models it is of.
+    fn warn(&mut self, what: String) {
+        if !self.warnings.contains(&what) {
+            self.warnings.push(what);
+        }
     }
 
     /// Adds the models on their held-out texts, under names of their own.

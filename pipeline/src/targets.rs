@@ -106,6 +106,11 @@ fn select_one(
                 open.join(" → ")
             )));
         }
+        if list.is_empty() {
+            return Err(CliError::Usage(format!(
+                "the target {selector:?} of workspace.toml is an empty list: nothing matches it"
+            )));
+        }
         open.push(selector.into());
         for s in list {
             select_one(s, lists, nodes, open, chosen)?;
@@ -181,7 +186,11 @@ mod tests {
 
     #[test]
     fn what_does_not_exist_is_refused_with_the_nearest() {
-        let lists = BTreeMap::from([("loop".to_string(), vec!["loop".to_string()])]);
+        let lists = BTreeMap::from([
+            ("loop".to_string(), vec!["loop".to_string()]),
+            ("none".to_string(), vec![]),
+            ("nested".to_string(), vec!["score:decode".to_string(), "none".to_string()]),
+        ]);
         for (selector, words) in [
             ("pack:tiny.layr1", "the nearest is \"pack:tiny.layer1\""),
             ("score:tiny.decod", "the nearest is \"score:tiny.decode\""),
@@ -189,6 +198,9 @@ mod tests {
             ("pack:tiny.layer[3..1]", "a range is written"),
             ("pack:tiny.layer[x]", "a range is written"),
             ("loop", "contains itself"),
+            ("none", "the target \"none\" of workspace.toml is an empty list"),
+            ("nested", "the target \"none\" of workspace.toml is an empty list"),
+            ("", "no target is called \"\""),
         ] {
             let e = select(&[selector.to_string()], &lists, &nodes()).unwrap_err().to_string();
             assert!(e.contains(words), "{selector}: {e}");

@@ -23,7 +23,7 @@ fn left(dir: &Path) -> Vec<String> {
 #[test]
 fn a_write_that_fails_leaves_nothing() {
     let dir = tempfile::tempdir().unwrap();
-    let whole = synth(&["--layers", "1", "--vocab", "64"], &dir.path().join("out"));
+    let whole = synth(&["--layers", "1", "--vocab", "64"], &dir.path().join("new/folders/out"));
     let mut limited = Command::new("sh");
     limited.args(["-c", "trap '' XFSZ; ulimit -f 64; exec \"$0\" \"$@\""]).arg(whole.get_program());
     let o = limited.args(whole.get_args()).output().unwrap();
@@ -42,11 +42,12 @@ fn mistakes_are_named_before_anything_is_written() {
     let [file, link] = ["file", "link"].map(|name| dir.path().join(name));
     std::fs::write(&file, "a").unwrap();
     std::os::unix::fs::symlink("nowhere", &link).unwrap();
-    let table: [(&[&str], &Path, &str); 12] = [
+    let table: [(&[&str], &Path, &str); 13] = [
         (&["--layers", "1"], &full, "is not empty"),
         (&["--layers", "1"], &file, "file is no folder"),
         (&["--layers", "1"], &link, "link is a link to nothing"),
         (&["--layers", "1"], &dir.path().join("n".repeat(256)), "File name too long"),
+        (&["--layers", "1"], &dir.path().join("a/b").join("n".repeat(256)), "File name too long"),
         (&["--layers", "1", "--vocab", "64", "--set", "vocab_size=32"], &new, "vocab_size is set twice"),
         (&["--layers", "1", "--set", "num_hidden_layers=2"], &new, "--layers says how many"),
         (&["--layers", "1", "--set", "full_attention_interval=1"], &new, "layer_types names the kind"),

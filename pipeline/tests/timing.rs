@@ -223,10 +223,10 @@ fn calls_that_do_not_fit_are_refused() {
         ),
         (
             &["analyze", "tiny", "--position", "1", "--tokens", "18446744073709551615"],
-            "18446744073709551615 is not in 1..=128",
+            "'18446744073709551615' for '--tokens <N,…>': expected a whole number from 1 to 128",
         ),
         // as the workspace's `tokens_per_call`, and before it takes minutes
-        (&["analyze", "tiny", "--tokens", "129"], "129 is not in 1..=128"),
+        (&["analyze", "tiny", "--tokens", "129"], "expected a whole number from 1 to 128"),
         (
             &["analyze", "tiny", "--tokens", "128", "--position", "129"],
             "a call of 128 tokens at position 129 is past",
@@ -236,7 +236,7 @@ fn calls_that_do_not_fit_are_refused() {
             "8 tokens a call: take fewer",
         ),
         (&["analyze", "tiny:layer0", "--tokens", "2"], "--tokens is of a whole model"),
-        (&["analyze", "tiny", "--tokens", "0"], "0"),
+        (&["analyze", "tiny", "--tokens", "0"], "expected a whole number from 1 to 128"),
     ] {
         let refused = mica(words);
         let said = String::from_utf8_lossy(&refused.stderr);

@@ -12,6 +12,7 @@ use std::path::{Path, PathBuf};
 type Case = (&'static str, fn(&mut Workspace), i32, &'static [&'static str]);
 
 const LAYER_5: &str = "model.language_model.layers.5";
+const LAYER_5_GATE: &str = "model.language_model.layers.5.mlp.gate.weight";
 
 fn weights(workspace: &Workspace) -> PathBuf {
     workspace.own("tiny").join("model.safetensors")
@@ -131,7 +132,19 @@ const DELIVERIES: &[Case] = &[
             edit_tensor(&weights(w), &router, |bytes| bytes[6..8].copy_from_slice(&0x7fc0_u16.to_le_bytes()));
         },
         1,
-        &["quantize:tiny.layer5", "mlp.gate.weight", "element 3", "NaN", "repair"],
+        &["quantize:tiny.layer5: mlp.gate.weight: element [0, 3] of", LAYER_5_GATE, "is NaN", "repair"],
+    ),
+    (
+        "NaN in a weight that the model lays out otherwise",
+        |w| {
+            let conv = format!("{LAYER_5}.linear_attn.conv1d.weight");
+            // four taps a channel
+            edit_tensor(&weights(w), &conv, |bytes| {
+                bytes[2 * (4 * 7 + 1)..][..2].copy_from_slice(&0x7fc0_u16.to_le_bytes())
+            });
+        },
+        1,
+        &["linear_attn.conv1d.weight: element [7, 0, 1] of", "5.linear_attn.conv1d.weight is NaN", "repair"],
     ),
     (
         "a missing config field",
@@ -168,6 +181,16 @@ const DELIVERIES: &[Case] = &[
         |w| fs::remove_file(w.own("tiny").join("test_vectors_f64.safetensors")).expect("removed"),
         1,
         &["test_vectors_f64.safetensors", "captures"],
+    ),
+    (
+        "captures without a prompt",
+        |w| write_safetensors(&w.own("tiny").join("test_vectors_f64.safetensors"), &[]),
+        2,
+        &[
+            "warning: [delivery.tiny] captures:",
+            "has no input_ids, so there are no tokens",
+            "\"score:*.decode\"",
+        ],
     ),
     (
         "no weights at all",
@@ -303,6 +326,65 @@ fn a_prompt_outside_the_vocabulary_is_refused_by_file_and_tensor() {
     workspace.build_well(&[]);
 }
 
+/// Two deliveries that are wrong in the same way are two errors, each with its file; whoever asks after a target of one
+/// is told of that one.
+#[test]
+fn what_is_wrong_with_the_captures_of_two_deliveries_is_told_of_each() {
+    let workspace = both();
+    let words =
+        [("tiny", "test_vectors_f64"), ("tiny-w4a16", "test_vectors_w4a16_f64")].map(|(delivery, file)| {
+            let file = workspace.own(delivery).join(format!("{file}.safetensors"));
+            let mut tensors = read_safetensors(&file);
+            let ids = tensors.iter_mut().find(|t| t.name == "input_ids").expect("a prompt");
+            ids.dtype = "U64".parse().expect("a dtype");
+            ids.bytes[8..16].copy_from_slice(&u64::MAX.to_le_bytes());
+            write_safetensors(&file, &tensors);
+            let place =
+                format!("fetch:{delivery}.captures: {}: capture input_ids: element 1 is", file.display());
+            (delivery, place)
+        });
+    let said = unwrapped(&workspace.build(&["score:decode"]).exits(1).stderr);
+    for (delivery, place) in &words {
+        assert!(said.contains(place), "{said}");
+        let target = format!("score:{delivery}.decode");
+        for command in ["why", "status"] {
+            let said = workspace.mica(&[command, &target]).run().stdout;
+            assert!(said.contains(&format!("{target}: needs {place}")), "{command}: {said}");
+        }
+    }
+}
+
+/// What is quantized already keeps its groups and scales: a recipe that asks for others is told so once, and the
+/// result is that of one that asks for what is there.
+#[test]
+fn a_recipe_that_asks_what_a_quantized_delivery_has_otherwise_gets_one_warning() {
+    let mut workspace = both();
+    let target = ["quantize:tiny-w4a16.layer0"];
+    let said = workspace.build_well(&target).stderr;
+    assert!(!said.contains("warning"), "{said}");
+    let rule = r#"pattern = "mlp.experts.*", format = "i4", group = 64, scale = "f32""#;
+    workspace.first_rule("w4a16", rule);
+    let run = workspace.build_well(&target);
+    let said = unwrapped(&run.stderr);
+    for (asked, used) in [("group = 64", "group = 32"), (r#"scale = "f32""#, r#"scale = "f16""#)] {
+        let warning = format!(
+            "warning: [recipe.w4a16] \"mlp.experts.*\" {asked}: [delivery.tiny-w4a16] is quantized already; {used} is used"
+        );
+        assert_eq!(said.matches(&warning).count(), 1, "{said}");
+    }
+    assert_eq!(said.matches("warning").count(), 2, "what is quantized here does as it is told: {said}");
+    assert_eq!(run.ran(), names(&[]));
+}
+
+#[test]
+fn a_tokenizer_that_is_none_is_refused_by_its_file() {
+    let workspace = tiny();
+    let file = workspace.own("tiny").join("tokenizer.json");
+    fs::write(&file, "").expect("a tokenizer is written");
+    let said = unwrapped(&workspace.build(&["score:tiny.decode"]).exits(1).stderr);
+    assert!(said.contains(&format!("score:tiny.decode: {}: tokenizer: EOF", file.display())), "{said}");
+}
+
 #[test]
 fn a_workspace_that_is_wrong_is_refused_with_its_line() {
     refuses(WORKSPACES);
@@ -350,6 +432,48 @@ fn targets_that_do_not_exist_are_refused_with_the_nearest() {
     }
     let far = workspace.mica(&["build", "nothing-like-it"]).run().exits(2);
     assert!(far.stderr.contains("mica targets") && !far.stderr.contains("the nearest"), "{}", far.stderr);
+}
+
+#[test]
+fn a_list_that_names_nothing_is_refused() {
+    let mut workspace = tiny();
+    workspace.set("targets.none", toml::Value::Array(Vec::new()));
+    workspace.set("targets.with-none", vec!["pack:tiny.layer0", "none"]);
+    for list in ["none", "with-none"] {
+        for command in ["build", "invalidate", "why", "status", "targets", "graph"] {
+            let run = workspace.mica(&[command, list]).run().exits(2);
+            let said = unwrapped(&run.stderr);
+            assert!(said.contains("\"none\" of workspace.toml is an empty list"), "{command} {list}\n{said}");
+            assert_eq!(run.stdout, "", "{command} {list}");
+        }
+    }
+    let status = workspace.mica(&["status", "pack:tiny.layer0"]).run().exits(2);
+    assert!(unwrapped(&status.stderr).contains("pack:tiny.layer0 names no target that is judged"));
+}
+
+/// A negative number is taken for the value that it is meant as, and refused with what the option takes.
+#[test]
+fn a_number_that_an_option_does_not_take_is_told_with_those_that_it_does() {
+    let workspace = tiny();
+    for (words, said) in [
+        (
+            &["synth", "qwen3_5_35b_a3b", "--out", "new", "--layers", "-1"][..],
+            "'--layers <LAYERS>': -1 is not in 1..=65535",
+        ),
+        (&["analyze", "tiny", "--position", "-1"], "'--position <N,…>': expected a whole number from 0 on"),
+        (&["analyze", "tiny", "--tokens", "1,0"], "'--tokens <N,…>': expected a whole number from 1 to 128"),
+        (&["cache", "gc", "--days", "-3"], "'--days <DAYS>': -3 is not in"),
+        (&["debug", "tiny", "--token", "-1"], "'--token <N>': expected a whole number"),
+        (&["debug", "tiny", "--ids", "7,-5"], "--ids: id -5 is outside 0..2048, the vocabulary of tiny"),
+        (&["debug", "tiny", "--ids", "2048"], "--ids: id 2048 is outside 0..2048, the vocabulary of tiny"),
+        (&["analyze", "tiny", "--position", "-1,2"], "unexpected argument '-1' found"),
+        (&["build", "-j", "-4"], "'--jobs <N>': -4 is not in 1..=65535"),
+    ] {
+        let run = workspace.mica(words).run().exits(2);
+        let told = unwrapped(&run.stderr);
+        assert!(told.contains(said) && !told.contains("tip:"), "{words:?}: {told}");
+        assert_eq!(run.stdout, "", "{words:?}");
+    }
 }
 
 #[test]

@@ -34,12 +34,18 @@ fn garbage(path: &Path) {
     fs::write(path, [0xa5; 4096]).expect("a file of the cache is overwritten");
 }
 
-const DAMAGES: [(&str, Damage); 5] = [
+fn folder(path: &Path) {
+    delete(path);
+    fs::create_dir(path).expect("a folder in the place of a file of the cache");
+}
+
+const DAMAGES: [(&str, Damage); 6] = [
     ("flipped", flip),
     ("cut short", truncate),
     ("emptied", empty),
     ("removed", delete),
     ("overwritten", garbage),
+    ("a folder", folder),
 ];
 
 /// Damages every file below a folder of the cache.
@@ -112,4 +118,26 @@ fn verify_finds_what_is_damaged() {
     let rebuilt = workspace.build_well(&[]);
     rebuilt.says_as(&first, "the report");
     assert_eq!(workspace.build_well(&[]).ran(), names(&[]));
+}
+
+/// What somebody keeps where a blob belongs is not ours to remove: it is named, and all is well once it is gone.
+#[test]
+fn what_is_kept_in_the_place_of_a_blob_is_named() {
+    let workspace = tiny();
+    let target = "pack:tiny.layer0";
+    let first = workspace.build_well(&[target]);
+    let blobs = files_below(&workspace.cache().join("blobs-1"));
+    let taken = &blobs[0];
+    folder(taken);
+    fs::write(taken.join("note"), "a person's own").expect("a file is written");
+    let run = workspace.build(&[target]).exits(1);
+    let named = format!("{taken:?} is a folder where a blob belongs, and not empty: move it away");
+    assert!(run.stderr.contains(&named) && taken.join("note").exists(), "{}", run.stderr);
+    let verified = workspace.mica(&["cache", "verify"]).run().exits(1).stdout;
+    assert!(verified.contains(&format!("not empty: {}; move it away", taken.display())), "{verified}");
+    for command in [&["cache", "gc"][..], &["cache", "stats"], &["status"]] {
+        assert!(workspace.mica(command).run().exit.is_some_and(|exit| exit < 2), "{command:?}");
+    }
+    fs::remove_dir_all(taken).expect("it is moved away");
+    workspace.build_well(&[target]).says_as(&first, "made again");
 }

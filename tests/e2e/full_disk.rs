@@ -54,6 +54,9 @@ fn output_that_cannot_be_written_is_said_so() {
         &["targets"],
         &["spec", "device"],
         &["completions", "bash"],
+        &["--help"],
+        &["--version"],
+        &["cache", "gc", "-h"],
     ] {
         let full = workspace.mica(words).limited("exec >/dev/full").run().exits(2);
         assert!(full.stderr.contains("standard output: No space left"), "{words:?}: {}", full.stderr);

@@ -55,7 +55,8 @@ fn calibrate_fails_where_a_weight_cannot_be_quantized() {
     let router = "model.language_model.layers.5.mlp.gate.weight";
     edit_tensor(&weights, router, |bytes| bytes[..2].copy_from_slice(&0x7fc0_u16.to_le_bytes()));
     let run = workspace.mica(&["calibrate"]).run().exits(1);
-    assert!(run.stderr.contains("mlp.gate.weight: element 0 is NaN"), "{}", run.stderr);
+    let place = format!("mlp.gate.weight: element [0, 0] of {router} is NaN");
+    assert!(run.stderr.contains(&place), "{}", run.stderr);
     let json = workspace.mica(&["calibrate", "--json"]).run().exits(1);
     let document: Value = serde_json::from_str(&json.stdout).expect("JSON");
     assert_eq!(document["models"], Value::Array(Vec::new()));

@@ -224,9 +224,11 @@ fn captures_that_are_not_whole_are_no_delivery() {
 #[test]
 fn a_stopped_run_leaves_nothing_and_a_killed_one_until_the_next() {
     let dir = tempfile::tempdir().expect("a temporary folder");
-    let left = || -> BTreeSet<PathBuf> {
-        fs::read_dir(dir.path()).expect("the folder").map(|e| e.expect("an entry").path()).collect()
+    let within = |folder: &Path| -> BTreeSet<PathBuf> {
+        let entries = fs::read_dir(folder).into_iter().flatten();
+        entries.map(|e| e.expect("an entry").path()).collect()
     };
+    let left = || within(dir.path());
     let synth = |out: &str, tokens: &str| {
         let mica = Mica::new(Path::new(MICA)).arg("synth").arg("qwen3_5_35b_a3b");
         let words =
@@ -234,11 +236,11 @@ fn a_stopped_run_leaves_nothing_and_a_killed_one_until_the_next() {
         words.iter().fold(mica, |mica, word| mica.arg(word)).arg("--out").arg(dir.path().join(out))
     };
     // starts a run that takes long and waits until it computes; gives its folder
-    let start = |mica: &mut Mica| {
-        let before = left();
+    let start_in = |mica: &mut Mica, folder: &Path| {
+        let before = within(folder);
         let mut child = mica.spawn();
         loop {
-            let new: Vec<PathBuf> = left().difference(&before).cloned().collect();
+            let new: Vec<PathBuf> = within(folder).difference(&before).cloned().collect();
             if let Some(partial) = new.iter().find(|partial| partial.join(CAPTURES).exists()) {
                 return (child, partial.clone());
             }
@@ -246,13 +248,14 @@ fn a_stopped_run_leaves_nothing_and_a_killed_one_until_the_next() {
             std::thread::sleep(Duration::from_millis(5));
         }
     };
+    let start = |mica: &mut Mica| start_in(mica, dir.path());
     let stop = |child: &Child, signal| {
         kill_process(Pid::from_child(child), signal).expect("it is signalled");
     };
 
     for signal in [Signal::INT, Signal::TERM] {
-        let mut mica = synth("out", "20000");
-        let (child, _) = start(&mut mica);
+        let mut mica = synth("new/folders/out", "20000");
+        let (child, _) = start_in(&mut mica, &dir.path().join("new/folders"));
         stop(&child, signal);
         let run = mica.wait(child);
         assert_eq!(run.exit, None, "the signal ends it: {}", run.stderr);

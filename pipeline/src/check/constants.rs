@@ -3,6 +3,7 @@
 
 use super::Refused;
 use super::published::{PartWeights, Published};
+use crate::bytes::in_delivery;
 use mica_device::segment::SegmentPlan;
 use mica_digest::Pieces;
 use mica_pack::{Contents, Digest, Dtype, Place, Resolved, Source, Virtual};
@@ -36,7 +37,7 @@ impl Constants {
         let refused = |e: mica_quantize::QuantizeError| Refused(e.to_string());
         let mut plan = mica_quantize::plan(&packed, recipe).map_err(refused)?;
         let made = mica_quantize::quantize_in_memory(&packed, &plan, &hands, false);
-        let (segment, _) = made.map_err(refused)?;
+        let (segment, _) = made.map_err(|e| refused(in_delivery(e, &resolved)))?;
         rename(&mut plan, scope);
         Ok(Constants { plan, segment })
     }

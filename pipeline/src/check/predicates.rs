@@ -1,6 +1,7 @@
 //! What two values have to satisfy: predicates with the bounds that were asked for, and the worst reading of
 //! each over the steps of a run. There is no bound that nobody asked for.
 
+use crate::cli::{ANY, whole};
 use mica_models::eval::{Data, Tensor};
 use mica_models::hir::Dtype;
 use mica_score::metrics::{Choice, Elements, Equality, Places, Similarity};
@@ -29,13 +30,13 @@ pub struct Asked {
     #[arg(long, help_heading = "Predicates")]
     pub equal: bool,
     /// At most so many elements of either side that are NaN or infinite.
-    #[arg(long, value_name = "MAX", help_heading = "Predicates")]
+    #[arg(long, value_name = "MAX", value_parser = whole::<u64>(ANY), help_heading = "Predicates")]
     pub nan_inf: Option<u64>,
     /// Largest distance of `|y| / |r|` from 1.
     #[arg(long, value_name = "TOLERANCE", help_heading = "Predicates")]
     pub norm_ratio: Option<f64>,
     /// The K largest elements are the same ones.
-    #[arg(long, value_name = "K", help_heading = "Predicates")]
+    #[arg(long, value_name = "K", value_parser = whole::<usize>(ANY), help_heading = "Predicates")]
     pub topk: Option<usize>,
 }
 

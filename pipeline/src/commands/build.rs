@@ -2,7 +2,7 @@
 
 use super::{FAILED, WELL, here, out, report, summary};
 use crate::cli::Build;
-use crate::error::{CliError, NodeError};
+use crate::error::{CliError, NodeError, with_causes};
 use crate::events::{Event, SCHEMA, Sink, Status};
 use crate::obtain::{Obtain, Reach, Told, needed};
 use crate::progress::say;
@@ -79,7 +79,7 @@ pub fn run(workspace: &Workspace, cache: Option<&Path>, offline: bool, b: &Build
     let env = session.env();
     let saved = env.cache.flush().and_then(|()| env.stamps.save());
     if let Err(e) = saved {
-        say(&format!("warning: {e}"));
+        say(&format!("warning: {}", with_causes(&e)));
     }
     tell_errors(&session, &wanted, &errors);
     // that nothing ran is no error of a dry run
@@ -216,7 +216,7 @@ pub fn why(workspace: &Workspace, cache: Option<&Path>, selectors: &[String]) ->
     let env = session.env();
     // what had to be read to know is known from now on
     if let Err(e) = env.stamps.save() {
-        say(&format!("warning: {e}"));
+        say(&format!("warning: {}", with_causes(&e)));
     }
     let mut text = String::new();
     for &i in &goals {
@@ -230,7 +230,7 @@ pub fn why(workspace: &Workspace, cache: Option<&Path>, selectors: &[String]) ->
                 let cause = env.why(needs).unwrap_or_default();
                 format!("{target}: depends on {needs}, which would run: {cause}\n")
             }
-            Some(e) => format!("{e}\n"),
+            Some(e) => format!("{}\n", e.with_cause()),
         };
     }
     out(&text)?;

@@ -44,11 +44,16 @@ pub fn run(w: &Workspace, cache: Option<&Path>, command: &CacheCommand) -> Resul
             for p in &report.unreadable {
                 text += &format!("unreadable: {}\n", p.display());
             }
+            for p in &report.in_the_way {
+                text += &format!("a folder in a blob's place, not empty: {}; move it away\n", p.display());
+            }
             for k in &report.dropped {
                 text += &format!("record dropped, its blobs are gone: {k}\n");
             }
             out(&text)?;
-            Ok(if report.corrupt.is_empty() && report.unreadable.is_empty() { WELL } else { FAILED })
+            let well =
+                report.corrupt.is_empty() && report.unreadable.is_empty() && report.in_the_way.is_empty();
+            Ok(if well { WELL } else { FAILED })
         }
         CacheCommand::Gc { days, dry_run } => {
             let keep = Duration::from_secs(u64::from(*days) * 24 * 3600);

@@ -3,7 +3,7 @@
 
 use super::{FAILED, WELL, build, here, out};
 use crate::calibrate::{Ground, Measured, Seen, fraction_bits, measure};
-use crate::error::CliError;
+use crate::error::{CliError, with_causes};
 use crate::graph::Job;
 use crate::progress::say;
 use crate::queries;
@@ -83,7 +83,7 @@ pub fn run(workspace: &Workspace, cache: Option<&Path>, args: &Args) -> Result<u
     let env = session.env();
     env.cache.flush()?;
     if let Err(e) = env.stamps.save() {
-        say(&format!("warning: {e}"));
+        say(&format!("warning: {}", with_causes(&e)));
     }
     out(&match args.json {
         true => format!("{:#}\n", json!({ "schema": SCHEMA, "models": all })),

@@ -10,6 +10,7 @@ use crate::check::report::Report;
 use crate::check::run::{Check, Expected, Run};
 use crate::check::subject::{self, Places, Subject};
 use crate::check::twin::{Device, SimTwin, verified};
+use crate::cli::{ANY, whole};
 use crate::error::CliError;
 use crate::progress::say;
 use mica_models::dims::{Pin, closed, pinned};
@@ -39,7 +40,7 @@ pub struct Args {
     #[arg(long, value_enum, help_heading = "Inputs", conflicts_with = "input")]
     pub inputs: Option<Inputs>,
     /// The seed of random inputs.
-    #[arg(long, default_value_t = 0, help_heading = "Inputs")]
+    #[arg(long, default_value_t = 0, value_parser = whole::<u64>(ANY), help_heading = "Inputs")]
     pub seed: u64,
     /// An open dimension's value; each of several is a run of its own.
     #[arg(long, value_name = "NAME=N,…", help_heading = "Inputs")]

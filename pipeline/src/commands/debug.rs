@@ -1,6 +1,7 @@
 //! `mica debug`: a model's linked kernel, one call of it under the debugger.
 
-use super::{FAILED, WELL, build, here};
+use super::{FAILED, WELL, build, here, written};
+use crate::cli::{ANY, whole};
 use crate::debug::{Debugger, Wanted};
 use crate::error::CliError;
 use crate::graph::{Call, Job};
@@ -31,7 +32,7 @@ pub struct Args {
     #[arg(long)]
     pub step: bool,
     /// Which call: the number of a token that it takes. Those before it run undisturbed.
-    #[arg(long, value_name = "N", default_value_t = 0)]
+    #[arg(long, value_name = "N", default_value_t = 0, value_parser = whole::<usize>(ANY))]
     pub token: usize,
     /// Token ids to feed [default: the captured ones].
     #[arg(long, value_name = "ID,…", value_delimiter = ',')]
@@ -40,7 +41,7 @@ pub struct Args {
     #[arg(long)]
     pub strict: bool,
     /// Elements of a tile or region shown at most.
-    #[arg(long, value_name = "N", default_value_t = 16)]
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = whole::<usize>(ANY))]
     pub elements: usize,
 }
 
@@ -123,6 +124,14 @@ impl Built {
                 .map(|i| i.ids.clone())
                 .map_err(|e| CliError::Usage(format!("{e}; give --ids")))?,
         };
+        let vocab =
+            queries::stack(&session.db, model).map_err(|e| CliError::Usage(e.to_string()))?.facts.vocab;
+        if let Some(id) = ids.iter().find(|&&id| !u64::try_from(id).is_ok_and(|id| id < vocab)) {
+            return Err(CliError::Usage(format!(
+                "--ids: id {id} is outside 0..{vocab}, the vocabulary of {}",
+                model.name(&session.db)
+            )));
+        }
         if args.token >= ids.len() {
             return Err(CliError::Usage(format!(
                 "--token {}: there are {} tokens, numbered from 0",
@@ -177,12 +186,7 @@ impl Built {
         };
         let called = Called { program: &program, kernel: &self.kernel, tokens: self.tokens as u64 };
         let ran = host::run_with(&mut machine, called, &feed, &constants, call);
-        let told = debugger.finish().and_then(|mut out| out.flush());
-        if let Err(e) = told
-            && e.kind() != std::io::ErrorKind::BrokenPipe
-        {
-            return Err(CliError::Write { path: "standard output".into(), source: e });
-        }
+        written(debugger.finish().and_then(|mut out| out.flush()))?;
         match ran {
             Ok(_) => Ok(WELL),
             // the debugger has told it

@@ -118,12 +118,18 @@ pub fn here(workspace: &Workspace, cache: Option<&Path>) -> Result<Workspace, Cl
 /// # Errors
 /// The system's, as where a disk is full: what was to be kept is not all there.
 pub fn out(text: &str) -> Result<(), CliError> {
-    use std::io::{ErrorKind, Write};
+    use std::io::Write;
     let mut stdout = std::io::stdout().lock();
-    match stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()) {
-        Err(source) if source.kind() != ErrorKind::BrokenPipe => {
-            Err(CliError::Write { path: "standard output".into(), source })
-        }
+    written(stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()))
+}
+
+/// What came of writing to standard output, as [`out`] has it.
+///
+/// # Errors
+/// The system's, but that of a reader that has gone away.
+pub fn written(done: std::io::Result<()>) -> Result<(), CliError> {
+    match done {
+        Err(source) if source.kind() != std::io::ErrorKind::BrokenPipe => Err(CliError::Output { source }),
         _ => Ok(()),
     }
 }

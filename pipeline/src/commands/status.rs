@@ -4,7 +4,7 @@ use super::report::{self, Named, Reported};
 use super::summary::table;
 use super::{FAILED, WELL, build, here, out};
 use crate::delivery::OpenDelivery;
-use crate::error::{CliError, NodeError};
+use crate::error::{CliError, NodeError, with_causes};
 use crate::graph::Job;
 use crate::progress::say;
 use crate::queries::Db;
@@ -37,11 +37,17 @@ pub fn run(
             .filter(judged)
             .collect(),
     };
+    if goals.is_empty() && !selectors.is_empty() {
+        return Err(CliError::Usage(format!(
+            "{} names no target that is judged; those of score: are",
+            selectors.join(" ")
+        )));
+    }
     let wanted = session.graph.closure(&goals);
     let errors = build::settle(&session, &wanted, 1, true);
     // what had to be read to know is known from now on
     if let Err(e) = session.env().stamps.save() {
-        say(&format!("warning: {e}"));
+        say(&format!("warning: {}", with_causes(&e)));
     }
     let reports = report::collect(&session, &goals, &errors);
     if json {
@@ -53,7 +59,7 @@ pub fn run(
     let mut well = true;
     for &i in &goals {
         if let Some(e) = &errors[i] {
-            text += &format!("{e}\n");
+            text += &format!("{}\n", e.with_cause());
             well = false;
         }
     }

@@ -8,7 +8,7 @@ use crate::error::CliError;
 use crate::progress::Progress;
 use crate::progress::say;
 use crate::synth::captures::{self, CaptureError, Plan};
-use crate::synth::partial::{Partial, sweep};
+use crate::synth::partial::{Parents, Partial, sweep};
 use crate::synth::{
     About, Files, Form, GROUP, Label, Stream, Tensor, Values, config, delivery, workspace, write_file,
 };
@@ -65,10 +65,10 @@ pub fn run(s: &Synth) -> Result<u8, CliError> {
         Some(_) => Some(captures::plan(&stack, prompt.to_vec(), s.tokens.into()).map_err(|e| usage(&e))?),
         None => None,
     };
-    fs::create_dir_all(parent).map_err(failed(parent))?;
+    let parents = Parents::make(parent).map_err(failed(parent))?;
     sweep(parent).map_err(failed(parent))?;
     room(parent, files.bytes.saturating_add(plan.as_ref().map_or(0, Plan::bytes)))?;
-    let partial = Partial::new(parent).map_err(failed(parent))?;
+    let partial = Partial::new(parent, parents).map_err(failed(parent))?;
     // known before the first byte rather than after the last
     partial.fits(&out_dir).map_err(|e| {
         let path = s.out.display();

@@ -4,6 +4,7 @@
 use super::{WELL, out};
 use crate::check::Refused;
 use crate::check::subject::{Places, Subject};
+use crate::cli::{ANY, whole};
 use crate::commands::analyze::Args;
 use crate::error::CliError;
 use crate::progress::say;
@@ -22,13 +23,13 @@ pub struct How {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
     pub layers: Option<u16>,
     /// Position of the call, that is rows cached before it; of several a table [default: 0].
-    #[arg(long, value_name = "N,…", value_delimiter = ',')]
+    #[arg(long, value_name = "N,…", value_delimiter = ',', value_parser = whole::<u64>(ANY))]
     pub position: Vec<u64>,
     /// Tokens that a call takes; of several a table [default: the workspace's, else 1].
-    #[arg(long, value_name = "N,…", value_delimiter = ',', value_parser = clap::value_parser!(u64).range(1..=MOST_TOKENS))]
+    #[arg(long, value_name = "N,…", value_delimiter = ',', value_parser = whole::<u64>(1..=MOST_TOKENS))]
     pub tokens: Vec<u64>,
     /// Positions that the caches are compiled for [default: the workspace's, else the config's maximum].
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", value_parser = whole::<u64>(1..=u64::MAX))]
     pub capacity: Option<u64>,
     /// Every op, not only the dearest.
     #[arg(long)]

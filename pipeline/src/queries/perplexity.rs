@@ -6,11 +6,11 @@ use super::segment::Note;
 use super::validation::KIND;
 use super::{Db, ModelInput, Result, need, output, referenced, retriable, source, target, whole};
 use crate::action::{BodyError, Outcome, Produced, Request, action};
+use crate::delivery::tokenizer as tokenizer_of;
 use crate::error::NodeError;
 use crate::graph::Job;
 use crate::host::values;
 use mica_cache::{Recipe, encode};
-use mica_fetch::Tokenizer;
 use mica_score::decode::Counters;
 use mica_score::validation::{Evidence, Item, Kind, Layer, Published, What, judge};
 
@@ -39,12 +39,7 @@ pub fn tokenized(db: &dyn Db, model: ModelInput) -> Result<Outcome> {
     let request = Request { target: &target, recipe, memory: 64 << 20, bytes_in: text.text.len() as u64 };
     action(env, request, || {
         let path = open.tokenizer.as_deref().unwrap_or_else(|| std::path::Path::new("tokenizer.json"));
-        let bytes =
-            std::fs::read(path).map_err(|e| BodyError::Environment(format!("{}: {e}", path.display())))?;
-        let mut ids = Tokenizer::from_bytes(&bytes)
-            .map_err(BodyError::stage)?
-            .encode(&text.text)
-            .map_err(BodyError::stage)?;
+        let mut ids = tokenizer_of(path)?.encode(&text.text).map_err(BodyError::stage)?;
         if ids.len() <= tokens {
             return Err(BodyError::Stage(format!(
                 "{} has {} tokens, and {tokens} positions need one more; say fewer with `perplexity.tokens`",

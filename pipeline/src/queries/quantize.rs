@@ -4,7 +4,7 @@ use super::{
     Db, ModelInput, Result, fetched, load, need, pack, packed, planned, resolved, retriable, target,
 };
 use crate::action::{BodyError, Outcome, Produced, Request, action};
-use crate::bytes::DeliveredBytes;
+use crate::bytes::{DeliveredBytes, in_delivery};
 use crate::graph::Job;
 use mica_cache::{Recipe, encode};
 use mica_pack::PackedLayer;
@@ -48,7 +48,7 @@ pub fn quantized(db: &dyn Db, model: ModelInput, part: usize) -> Result<Outcome>
                     figures = Some(f);
                     Ok(())
                 }
-                Err(e) => Err(io::Error::other(e)),
+                Err(e) => Err(io::Error::other(in_delivery(e, &resolved))),
             }
         });
         let digest = stored.map_err(|e| bytes.blame(e))?;

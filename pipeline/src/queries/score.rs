@@ -10,7 +10,6 @@ use crate::graph::{Facts, Job, Routing};
 use crate::host::values;
 use mica_cache::{Recipe, encode};
 use mica_device::layout::ALIGN;
-use mica_fetch::Tokenizer;
 use mica_score::decode::{
     CaptureChain, CaptureLabel, Chain, Counters, DecodeInputs, DecodeReport, Source, Stack,
 };
@@ -269,9 +268,7 @@ fn compare(env: &Env, free: &[Vec<Outcome>], kernel: &Outcome) -> Body<Equality>
 fn described(decode: DecodeReport, prompt: &[i64], tokenizer: Option<&std::path::Path>) -> Body<Report> {
     let mut report = Report { decode, prompt: None, tokens: BTreeMap::new() };
     let Some(path) = tokenizer else { return Ok(report) };
-    let bytes =
-        std::fs::read(path).map_err(|e| BodyError::Environment(format!("{}: {e}", path.display())))?;
-    let tokenizer = Tokenizer::from_bytes(&bytes).map_err(BodyError::stage)?;
+    let tokenizer = crate::delivery::tokenizer(path)?;
     let text = |ids: &[i64]| {
         let ids: Vec<u32> = ids.iter().filter_map(|&i| u32::try_from(i).ok()).collect();
         tokenizer.decode(&ids).ok()

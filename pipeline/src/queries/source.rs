@@ -14,6 +14,7 @@ use mica_device::segment::{SegmentPlan, Storage};
 use mica_fetch::{Array, CaptureSet, DeliveryFiles, Extent, FetchError, TensorEntry, TensorIndex};
 use mica_models::{Part, Stack};
 use mica_pack::{Resolved, Virtual};
+use mica_quantize::Overruled;
 use mica_score::decode::{CaptureChain, CaptureLabel};
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -24,7 +25,11 @@ pub(super) fn refused(db: &dyn Db, model: ModelInput, part: &str, e: impl std::f
 }
 
 fn fetch_error(target: &str, e: &FetchError) -> NodeError {
-    let (target, message) = (target.to_string(), e.to_string());
+    told(target, e, e.to_string())
+}
+
+fn told(target: &str, e: &FetchError, message: String) -> NodeError {
+    let target = target.to_string();
     if e.is_environment() {
         NodeError::Environment { target, message }
     } else {
@@ -196,6 +201,8 @@ pub struct Planned {
     pub digest: Digest,
     /// Whether a float tensor becomes integers here.
     pub quantizes: bool,
+    /// What of the recipe is not done, since the delivery is quantized otherwise.
+    pub overruled: Vec<Overruled>,
 }
 
 /// The plan of a part's constant segment, from shapes, dtypes and the recipe.
@@ -218,7 +225,8 @@ pub fn planned(db: &dyn Db, model: ModelInput, part: usize) -> Result<Arc<Planne
         .iter()
         .any(|t| t.scale.is_none() && plan.entry(&t.role).is_some_and(|e| integer(&e.storage)));
     let digest = blake3::hash(&encode("segment-plan", &plan));
-    Ok(Arc::new(Planned { plan, digest, quantizes }))
+    let overruled = mica_quantize::overruled(&shapes, model.recipe(db));
+    Ok(Arc::new(Planned { plan, digest, quantizes, overruled }))
 }
 
 /// The prompt's ids and those that follow each position.
@@ -276,9 +284,10 @@ pub fn token_ids(db: &dyn Db, model: ModelInput) -> Result<Arc<Ids>> {
     };
     let open = db.delivery(model.delivery(db).name(db));
     let tokens = model.run(db).tokens as usize;
+    let target = format!("fetch:{}.captures", model.name(db));
     let read = |name: &str| match open.capture_set() {
         Some(set) if set.find(name).is_some() => {
-            set.get_i64(name).map(|a| a.values).map_err(|e| fetch_error("fetch:captures", &e))
+            set.get_i64(name).map(|a| a.values).map_err(|e| told(&target, &e, open.of_captures(&e)))
         }
         _ => Ok(Vec::new()),
     };
@@ -329,13 +338,17 @@ impl Captured<'_> {
     fn set(&self) -> std::result::Result<CaptureSet<'_>, BodyError> {
         self.open.capture_set().ok_or_else(|| BodyError::Stage("the captures are gone".into()))
     }
+    fn failed(&self, e: &FetchError) -> BodyError {
+        let message = self.open.of_captures(e);
+        if e.is_environment() { BodyError::Environment(message) } else { BodyError::Stage(message) }
+    }
     /// Its integers.
     pub fn integers(&self) -> std::result::Result<Array<i64>, BodyError> {
-        self.set()?.get_i64(&self.name).map_err(BodyError::stage)
+        self.set()?.get_i64(&self.name).map_err(|e| self.failed(&e))
     }
     /// Its floats, widened.
     pub fn floats(&self) -> std::result::Result<Array<f64>, BodyError> {
-        self.set()?.get_f64(&self.name).map_err(BodyError::stage)
+        self.set()?.get_f64(&self.name).map_err(|e| self.failed(&e))
     }
 }
 

@@ -1,7 +1,8 @@
 //! A delivery that is being written: a hidden folder beside the place that it is for, which it takes by a rename once
 //! it is whole.
 //!
-//! It is removed when its writing fails, and when SIGINT or SIGTERM ends the command. Its writer holds a `flock` on it,
+//! It is removed when its writing fails, and when SIGINT or SIGTERM ends the command, and with it those folders above
+//! that were made for it and hold nothing else. Its writer holds a `flock` on it,
 //! which the system drops however the process ends, so a folder whose lock is free is nobody's, and [`sweep`] takes it
 //! away. It must not know what is written there.
 
@@ -19,9 +20,46 @@ use std::time::Duration;
 /// How the folders' names begin.
 const PREFIX: &str = ".synth-partial-";
 
+/// Folders that were made for one below them. Dropped before they are kept, those of them that are empty are removed.
+pub struct Parents(Vec<PathBuf>);
+
+impl Parents {
+    /// Makes the folder and those above it that are not there.
+    ///
+    /// # Errors
+    /// The system's, if one can't be made; then none of them is left.
+    pub fn make(dir: &Path) -> io::Result<Parents> {
+        let mut made = Parents(Vec::new());
+        // the empty path is the folder we are in
+        let missing: Vec<&Path> =
+            dir.ancestors().take_while(|p| *p != Path::new("") && !p.is_dir()).collect();
+        for dir in missing.into_iter().rev() {
+            match fs::create_dir(dir) {
+                Ok(()) => made.0.push(dir.to_path_buf()),
+                // somebody else made it, or it is a way over one that we made (`new/..`)
+                Err(e) if e.kind() == ErrorKind::AlreadyExists && dir.is_dir() => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(made)
+    }
+}
+
+impl Drop for Parents {
+    fn drop(&mut self) {
+        remove_empty(&self.0);
+    }
+}
+
+/// Removes folders, each of which may hold the next; one that holds anything else is somebody's by now.
+fn remove_empty(dirs: &[PathBuf]) {
+    dirs.iter().rev().for_each(|dir| drop(fs::remove_dir(dir)));
+}
+
 /// A folder of our own. Dropped before it is published, it is removed.
 pub struct Partial {
     dir: PathBuf,
+    parents: Parents,
     /// Whether the folder has left its name. Whoever holds this decides what becomes of it: its writer or a signal,
     /// which never lets go.
     published: Arc<Mutex<bool>>,
@@ -29,20 +67,21 @@ pub struct Partial {
 }
 
 impl Partial {
-    /// A new folder in `parent`; SIGINT and SIGTERM remove it from now on before they end the process.
+    /// A new folder in `parent`, for which `parents` were made; SIGINT and SIGTERM remove them from now on before they
+    /// end the process.
     ///
     /// # Errors
     /// The system's, if it can't be made.
-    pub fn new(parent: &Path) -> io::Result<Partial> {
+    pub fn new(parent: &Path, parents: Parents) -> io::Result<Partial> {
         let mut signals = Signals::new([SIGINT, SIGTERM])?;
         let (dir, claim) = claimed(parent)?;
         let published = Arc::new(Mutex::new(false));
-        let (theirs, hidden) = (Arc::clone(&published), dir.clone());
+        let (theirs, hidden, above) = (Arc::clone(&published), dir.clone(), parents.0.clone());
         thread::spawn(move || {
             let Some(signal) = signals.forever().next() else { return };
             let published = locked(&theirs);
             if !*published {
-                match remove_while_written(&hidden) {
+                match remove_while_written(&hidden).map(|()| remove_empty(&above)) {
                     Ok(()) => say("stopped; nothing is left behind"),
                     Err(e) => say(&format!("stopped; {} is left behind: {e}", hidden.display())),
                 }
@@ -50,7 +89,7 @@ impl Partial {
             // ends the process with the lock held, so that no one tells of files that are gone
             let _ = emulate_default_handler(signal);
         });
-        Ok(Partial { dir, published, _claim: claim })
+        Ok(Partial { dir, parents, published, _claim: claim })
     }
 
     /// The folder.
@@ -77,10 +116,11 @@ impl Partial {
     ///
     /// # Errors
     /// The system's; then nothing is left of it.
-    pub fn publish(self, out: &Path) -> io::Result<()> {
+    pub fn publish(mut self, out: &Path) -> io::Result<()> {
         let mut published = locked(&self.published);
         fs::rename(&self.dir, out)?;
         *published = true;
+        self.parents.0.clear();
         Ok(())
     }
 }
@@ -162,7 +202,7 @@ mod tests {
     #[test]
     fn a_sweep_takes_folders_of_the_dead_alone() {
         let parent = tempfile::tempdir().unwrap();
-        let living = Partial::new(parent.path()).unwrap();
+        let living = Partial::new(parent.path(), Parents(Vec::new())).unwrap();
         fs::write(living.path().join("file"), "bytes").unwrap();
         let dead = parent.path().join(format!("{PREFIX}dead"));
         fs::create_dir(&dead).unwrap();
@@ -178,7 +218,7 @@ mod tests {
     #[test]
     fn a_place_that_can_not_be_taken_is_known_beforehand() {
         let parent = tempfile::tempdir().unwrap();
-        let partial = Partial::new(parent.path()).unwrap();
+        let partial = Partial::new(parent.path(), Parents(Vec::new())).unwrap();
         let [new, empty, full, file, long] =
             ["new", "empty", "full", "file", &"n".repeat(256)].map(|n| parent.path().join(n));
         [&empty, &full].into_iter().for_each(|dir| fs::create_dir(dir).unwrap());
@@ -194,16 +234,38 @@ mod tests {
     }
 
     #[test]
+    fn folders_above_go_with_it_unless_they_were_there_or_are_used() {
+        let dir = tempfile::tempdir().unwrap();
+        let [mine, parent] = ["mine", "mine/new/../a/b"].map(|n| dir.path().join(n));
+        fs::create_dir(&mine).unwrap();
+        let made = || Partial::new(&parent, Parents::make(&parent).unwrap()).unwrap();
+        drop(made());
+        assert_eq!(fs::read_dir(&mine).unwrap().count(), 0, "only what was there before");
+        // what somebody else puts there stays
+        let partial = made();
+        fs::write(mine.join("a/note"), "not ours").unwrap();
+        drop(partial);
+        assert!(mine.join("a/note").exists() && !mine.join("a/b").exists() && !mine.join("new").exists());
+        // and so does what was published
+        made().publish(&parent.join("out")).unwrap();
+        assert!(mine.join("a/b/out").is_dir());
+        // one that can't be made leaves none
+        let too_long = dir.path().join("c").join("n".repeat(256));
+        assert!(Parents::make(&too_long).is_err());
+        assert!(!dir.path().join("c").exists());
+    }
+
+    #[test]
     fn a_folder_is_published_or_removed() {
         let parent = tempfile::tempdir().unwrap();
         let out = parent.path().join("out");
-        let partial = Partial::new(parent.path()).unwrap();
+        let partial = Partial::new(parent.path(), Parents(Vec::new())).unwrap();
         fs::write(partial.path().join("file"), "bytes").unwrap();
         let hidden = partial.path().to_path_buf();
         partial.publish(&out).unwrap();
         assert!(out.join("file").exists() && !hidden.exists());
         // a folder that is not empty takes no other's place
-        let again = Partial::new(parent.path()).unwrap();
+        let again = Partial::new(parent.path(), Parents(Vec::new())).unwrap();
         let hidden = again.path().to_path_buf();
         assert!(again.publish(&out).is_err());
         assert!(!hidden.exists() && out.join("file").exists());

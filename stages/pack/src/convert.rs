@@ -22,6 +22,21 @@ pub(crate) fn convert(
     published: &[u8],
     width: usize,
 ) -> Result<Vec<u8>, PackError> {
+    let order = order(role, converter, shape)?;
+    let from = published_shape(role, converter)?;
+    if from.iter().product::<usize>() * width != published.len() {
+        let reason = format!("{} bytes are no {from:?} of {width} bytes", published.len());
+        return Err(PackError::Converter { role: role.into(), reason });
+    }
+    let mut bytes = Vec::with_capacity(order.len() * width);
+    for number in order {
+        bytes.extend_from_slice(&published[number as usize * width..][..width]);
+    }
+    Ok(bytes)
+}
+
+/// Of each element of the weight, of `shape`, its number in the published tensor.
+pub(crate) fn order(role: &str, converter: &Function, shape: &[u64]) -> Result<Vec<f64>, PackError> {
     let failed = |reason: String| PackError::Converter { role: role.into(), reason };
     for node in &converter.nodes {
         match node.op {
@@ -33,16 +48,11 @@ pub(crate) fn convert(
             _ => return Err(PackError::ConverterComputes { role: role.into(), op: node.op.name() }),
         }
     }
+    let from = published_shape(role, converter)?;
     let ([input], [(result, _)]) = (&converter.params[..], &converter.results[..]) else {
-        return Err(failed("it is no function of one tensor with one result".into()));
+        return Err(failed(ONE_OF_ONE.into()));
     };
-    let from = input.ty.known_shape().ok_or_else(|| failed("its parameter's shape is open".into()))?;
-    let from: Vec<usize> = from.iter().map(|&n| n as usize).collect();
-    let count = from.iter().product::<usize>();
-    if count * width != published.len() {
-        return Err(failed(format!("{} bytes are no {from:?} of {width} bytes", published.len())));
-    }
-    let numbers = Tensor::f64(&from, (0..count).map(|n| n as f64).collect());
+    let numbers = Tensor::f64(&from, (0..from.iter().product()).map(|n: usize| n as f64).collect());
     let inputs = BTreeMap::from([(input.name.clone(), numbers)]);
     let no_weights = BTreeMap::new();
     let mut results = evaluate(converter, &inputs, &no_weights, Options::default())
@@ -51,12 +61,17 @@ pub(crate) fn convert(
     if !weight.shape.iter().map(|&n| n as u64).eq(shape.iter().copied()) {
         return Err(failed(format!("it gives {:?}, and the weight is {shape:?}", weight.shape)));
     }
-    let order = weight.as_f64().ok_or_else(|| failed("it gives integers".into()))?;
-    let mut bytes = Vec::with_capacity(order.len() * width);
-    for &number in order {
-        bytes.extend_from_slice(&published[number as usize * width..][..width]);
-    }
-    Ok(bytes)
+    Ok(weight.as_f64().ok_or_else(|| failed("it gives integers".into()))?.to_vec())
+}
+
+const ONE_OF_ONE: &str = "it is no function of one tensor with one result";
+
+/// The shape of the tensor that a converter takes.
+fn published_shape(role: &str, converter: &Function) -> Result<Vec<usize>, PackError> {
+    let failed = |reason: &str| PackError::Converter { role: role.into(), reason: reason.into() };
+    let [input] = &converter.params[..] else { return Err(failed(ONE_OF_ONE)) };
+    let shape = input.ty.known_shape().ok_or_else(|| failed("its parameter's shape is open"))?;
+    Ok(shape.iter().map(|&n| n as usize).collect())
 }
 
 #[cfg(test)]

@@ -11,6 +11,7 @@
 
 mod contents;
 mod convert;
+mod delivered;
 mod error;
 mod in_words;
 mod integers;

@@ -116,6 +116,11 @@ pub struct Resolved {
 }
 
 impl Resolved {
+    /// The weight of a role.
+    pub fn role(&self, role: &str) -> Option<&ResolvedRole> {
+        self.roles.iter().find(|r| r.role == role)
+    }
+
     /// The packed layer as far as it is known before any value is: shapes and dtypes, every digest 0. A weight
     /// that is delivered with zero points has them here, even if all of them turn out to be 0.
     pub fn outline(&self) -> PackedLayer {

@@ -2,7 +2,7 @@
 
 use mica_models::analysis::WeightUse;
 use mica_pack::Dtype;
-use std::io;
+use std::{fmt, io};
 
 /// Why a segment cannot be planned, written or read. Element and group indices are counted over the
 /// whole weight, row-major. The errors are plain values, since a caller may keep one as a result.
@@ -49,18 +49,18 @@ pub enum QuantizeError {
 
     /// NaN or infinity in a weight.
     #[error(
-        "{role}: element {index} is {value}; repair the delivery, or allow non-finite weights in the workspace"
+        "{role}: element {at} is {value}; repair the delivery, or allow non-finite weights in the workspace"
     )]
-    NonFinite { role: String, index: u64, value: String },
+    NonFinite { role: String, at: Element, value: String },
     /// A finite value that the narrower format would make infinite.
-    #[error("{role}: element {index} is {value}, which overflows {format}; give the role a wider format")]
-    Overflow { role: String, index: u64, value: String, format: &'static str },
+    #[error("{role}: element {at} is {value}, which overflows {format}; give the role a wider format")]
+    Overflow { role: String, at: Element, value: String, format: &'static str },
     /// A container value that four bits cannot hold.
-    #[error("{role}: element {index} is {value}, outside the int4 range -8..=7; the recipe should say i8")]
-    Container { role: String, index: u64, value: i8 },
+    #[error("{role}: element {at} is {value}, outside the int4 range -8..=7; the recipe should say i8")]
+    Container { role: String, at: Element, value: i8 },
     /// A delivered scale that scales nothing.
-    #[error("{role}: scale {index} is {value}; {reason}")]
-    Scale { role: String, index: u64, value: String, reason: &'static str },
+    #[error("{role}: scale {at} is {value}; {reason}")]
+    Scale { role: String, at: Element, value: String, reason: &'static str },
     /// A group whose scale the format cannot hold.
     #[error(
         "{role}: group {index} reaches {value}, which is too much for a scale in {format}{}",
@@ -91,7 +91,56 @@ pub enum QuantizeError {
     NoSuchRow { role: String, row: usize, rows: u64 },
 }
 
+/// An element of a weight, or one of its scales.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Element {
+    /// Counted over the whole packed weight or all of its scales, row-major.
+    pub index: u64,
+    /// The delivered tensor that has it, and its indices there, outermost first; `None` as far as the stage knows.
+    pub delivered: Option<Box<(String, Vec<u64>)>>,
+}
+
+impl From<u64> for Element {
+    fn from(index: u64) -> Element {
+        Element { index, delivered: None }
+    }
+}
+
+impl fmt::Display for Element {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.delivered {
+            Some(found) => write!(f, "{:?} of {}", found.1, found.0),
+            None => write!(f, "{}", self.index),
+        }
+    }
+}
+
 impl QuantizeError {
+    /// The same, naming what it names in the delivery: `element` and `scale` find the tensor and the indices of an
+    /// element of a role, and of one of its scales.
+    #[must_use]
+    pub fn delivered<'a>(
+        mut self,
+        element: impl FnOnce(&str, u64) -> Option<(&'a str, Vec<u64>)>,
+        scale: impl FnOnce(&str, u64) -> Option<(&'a str, Vec<u64>)>,
+    ) -> QuantizeError {
+        let found = match &self {
+            QuantizeError::NonFinite { role, at, .. }
+            | QuantizeError::Overflow { role, at, .. }
+            | QuantizeError::Container { role, at, .. } => element(role, at.index),
+            QuantizeError::Scale { role, at, .. } => scale(role, at.index),
+            _ => None,
+        };
+        if let QuantizeError::NonFinite { at, .. }
+        | QuantizeError::Overflow { at, .. }
+        | QuantizeError::Container { at, .. }
+        | QuantizeError::Scale { at, .. } = &mut self
+        {
+            at.delivered = found.map(|(tensor, indices)| Box::new((tensor.to_string(), indices)));
+        }
+        self
+    }
+
     /// Whether the surroundings and not the inputs are at fault: such an error may be gone on the next
     /// try, so it must not be remembered as a result.
     pub fn is_environment(&self) -> bool {

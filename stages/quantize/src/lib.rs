@@ -31,8 +31,8 @@ mod vector;
 mod weight;
 
 pub use dequantize::Dequantized;
-pub use error::QuantizeError;
-pub use plan::plan;
+pub use error::{Element, QuantizeError};
+pub use plan::{Overruled, overruled, plan};
 pub use recipe::{ComponentFormat, Group, Recipe, Rule, ScaleFormat};
 pub use segment::{Put, quantize, quantize_in_memory};
 pub use source::TensorBytes;

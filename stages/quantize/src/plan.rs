@@ -34,6 +34,52 @@ pub fn plan(packed: &PackedLayer, recipe: &Recipe) -> Result<SegmentPlan, Quanti
     Ok(plan)
 }
 
+/// What a recipe's rule says and the delivery has otherwise, and keeps: it is quantized already.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Overruled {
+    /// The rule's pattern.
+    pub pattern: String,
+    /// The rule's word, as it is written: `group = 64`.
+    pub asked: String,
+    /// The same word as it would have to be.
+    pub used: String,
+}
+
+/// The words of the recipe that [`plan`] goes by the delivery against, each once.
+pub fn overruled(packed: &PackedLayer, recipe: &Recipe) -> Vec<Overruled> {
+    let mut all = Vec::new();
+    for tensor in &packed.tensors {
+        let (Some(delivered), Some((_, rule))) = (&tensor.scale, recipe.rule(&tensor.role)) else { continue };
+        let (ComponentFormat::I4 { group, scale } | ComponentFormat::I8 { group, scale }) = rule.format
+        else {
+            continue;
+        };
+        let [_, _, cols] = dims(&tensor.shape);
+        let (columns, format) = kept(tensor, delivered);
+        let mut differ = |word: &str, asked: String, used: String| {
+            let [asked, used] = [asked, used].map(|value| format!("{word} = {value}"));
+            all.push(Overruled { pattern: rule.pattern.clone(), asked, used });
+        };
+        if group.columns(cols) != columns {
+            let asked = if let Group::Of(n) = group { n.to_string() } else { "\"row\"".into() };
+            differ("group", asked, if columns == cols { "\"row\"".into() } else { columns.to_string() });
+        }
+        if Format::from(scale) != format {
+            let name = |format| if format == Format::F16 { "\"f16\"" } else { "\"f32\"" };
+            differ("scale", name(scale.into()).into(), name(format).into());
+        }
+    }
+    all.sort();
+    all.dedup();
+    all
+}
+
+/// Columns of a delivered group, and how its scale is stored.
+fn kept(tensor: &PackedTensor, scale: &Source) -> (u64, Format) {
+    let group = tensor.data.elements().checked_div(scale.elements()).unwrap_or(0);
+    (group, if scale.dtype == Dtype::F16 { Format::F16 } else { Format::F32 })
+}
+
 /// `[count, rows, cols]` of a shape: everything before the last two dimensions is `count`.
 pub(crate) fn dims(shape: &[u64]) -> [u64; 3] {
     match *shape {
@@ -174,10 +220,7 @@ fn storage(tensor: &PackedTensor, format: ComponentFormat) -> Result<Storage, Qu
 fn scaling(tensor: &PackedTensor, group: Group, scale: ScaleFormat) -> Result<Scaling, QuantizeError> {
     let [_, _, cols] = dims(&tensor.shape);
     let (group, scale) = match &tensor.scale {
-        Some(delivered) => {
-            let group = tensor.data.elements().checked_div(delivered.elements()).unwrap_or(0);
-            (group, if delivered.dtype == Dtype::F16 { Format::F16 } else { Format::F32 })
-        }
+        Some(delivered) => kept(tensor, delivered),
         None => (group.columns(cols), scale.into()),
     };
     let fits = group > 0 && cols.is_multiple_of(group) && (group == cols || group.is_multiple_of(16));

@@ -141,8 +141,8 @@ impl<'a> Weight<'a> {
             } else {
                 "a scale is positive and finite"
             };
-            let (index, value) = (groups.start + at as u64, shown(scale));
-            return Err(QuantizeError::Scale { role: self.role(), index, value, reason });
+            let (at, value) = ((groups.start + at as u64).into(), shown(scale));
+            return Err(QuantizeError::Scale { role: self.role(), at, value, reason });
         }
         if !matches!((dtype, scaling.scale), (Dtype::F16, Format::F16) | (Dtype::F32, Format::F32)) {
             // bfloat16, which is stored as binary32
@@ -168,8 +168,8 @@ impl<'a> Weight<'a> {
         match grid.outside(&q) {
             None => Ok(Stored::Containers(q)),
             Some(at) => {
-                let (index, value) = (elements.start + at as u64, q[at]);
-                Err(QuantizeError::Container { role: self.role(), index, value })
+                let (at, value) = ((elements.start + at as u64).into(), q[at]);
+                Err(QuantizeError::Container { role: self.role(), at, value })
             }
         }
     }
@@ -254,7 +254,7 @@ impl<'a> Weight<'a> {
     }
 
     fn non_finite(&self, index: u64, value: f32) -> QuantizeError {
-        QuantizeError::NonFinite { role: self.role(), index, value: shown(value) }
+        QuantizeError::NonFinite { role: self.role(), at: index.into(), value: shown(value) }
     }
 
     /// Elements of rows `rows` (of `cols`) as little-endian floats of `format`; figures a row.
@@ -283,7 +283,7 @@ impl<'a> Weight<'a> {
         out.resize(values.len() * format.dtype().bytes() as usize, 0);
         narrow(format, &values, out).map_err(|at| QuantizeError::Overflow {
             role: self.role(),
-            index: elements.start + at as u64,
+            at: (elements.start + at as u64).into(),
             value: shown(values[at]),
             format: format.name(),
         })?;
