@@ -5,6 +5,7 @@ use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::LazyLock;
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().unwrap()
@@ -152,12 +153,19 @@ fn over_bound(t: &Value) -> f64 {
     number(&t["cycles"]["total"]) as f64 / bound as f64
 }
 
+/// Products, and calls on them at positions from the first to the config's last: several tests look at them.
+static AT_POSITIONS: LazyLock<Vec<(&str, Value)>> = LazyLock::new(|| {
+    let of = |product| {
+        let words = ["--device", product, "--position", "0,8191,12287,32767,262143"];
+        (product, json(&[&["analyze", "qwen3_5_35b_a3b"][..], &words].concat()))
+    };
+    ["qb1", "qb4", "qb16"].map(of).into()
+});
+
 /// At long context too a call is near what binds it: while attention works on a strip of the cache the next is loaded.
 #[test]
 fn long_context_is_near_its_bound_on_every_product() {
-    for (product, at_most) in [("qb1", 1.15), ("qb4", 1.05), ("qb16", 1.05)] {
-        let words = ["--device", product, "--position", "0,8191,12287,32767,262143"];
-        let all = json(&[&["analyze", "qwen3_5_35b_a3b"][..], &words].concat());
+    for ((product, all), at_most) in AT_POSITIONS.iter().zip([1.15, 1.05, 1.05]) {
         for t in all.as_array().unwrap() {
             let (over, position) = (over_bound(t), number(&t["position"]));
             assert!(over <= at_most, "{product}, position {position}: {over} of its bound");
@@ -165,7 +173,7 @@ fn long_context_is_near_its_bound_on_every_product() {
             let share = &t["cycles"]["share"];
             let of_bus = number(&t["cycles"]["total"]) as f64 / number(&share["ddr"]) as f64;
             assert!(
-                product == "qb1" && position > 12287 || of_bus <= at_most,
+                *product == "qb1" && position > 12287 || of_bus <= at_most,
                 "{product}, {position}: {of_bus}"
             );
             // a call that took a quarter longer would be noticed
@@ -214,9 +222,7 @@ fn the_page_has_todays_figures() {
     let page = std::fs::read_to_string(root().join("docs/timing.md")).unwrap();
     let f = |v: &Value| v.as_f64().unwrap();
     let (mut at_once, mut growing) = (Vec::new(), Vec::new());
-    for product in ["qb1", "qb4", "qb16"] {
-        let words = ["--device", product, "--position", "0,8191,12287,32767,262143"];
-        let all = json(&[&["analyze", "qwen3_5_35b_a3b"][..], &words].concat());
+    for (product, all) in AT_POSITIONS.iter() {
         for t in all.as_array().unwrap() {
             let (total, rate, share) =
                 (f(&t["cycles"]["total"]), f(&t["tokens_per_second"]), &t["cycles"]["share"]);
@@ -229,12 +235,12 @@ fn the_page_has_todays_figures() {
                 let of_bound = bytes / f(&t["bus_bytes"]) / total;
                 at_once.push((
                     "a call",
-                    vec![product.to_string()],
+                    vec![(*product).to_string()],
                     vec![total, rate, of_bound, bus, array, macs],
                 ));
             }
             let values = vec![position as f64, total, rate, compute, ddr, total / ddr, over_bound(t)];
-            growing.push(("the cache", vec![product.to_string()], values));
+            growing.push(("the cache", vec![(*product).to_string()], values));
         }
     }
     let mut several = Vec::new();
