@@ -10,8 +10,10 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-const MICA: &str = env!("CARGO_BIN_EXE_mica-under-test");
-const MODEL: &str = "qwen3_5_35b_a3b";
+/// The command.
+pub const MICA: &str = env!("CARGO_BIN_EXE_mica-under-test");
+/// The described model.
+pub const MODEL: &str = "qwen3_5_35b_a3b";
 /// Rows of vocabulary.
 const VOCABULARY: u64 = 32_768;
 /// Bytes of a file: about a layer each, so that a changed layer is a changed file.
@@ -64,7 +66,7 @@ impl Taken {
 }
 
 /// A folder that goes when the bench ends.
-struct Place(PathBuf);
+pub struct Place(pub PathBuf);
 
 impl Drop for Place {
     fn drop(&mut self) {

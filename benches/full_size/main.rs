@@ -3,11 +3,12 @@
 //!
 //! It takes about 4 GB of memory, 12 GB below the temporary folder (`TMPDIR`), and some minutes. It judges nothing:
 //! a busy machine is no failure. Words after `--` name the groups to run: `decode`, `quantized`, `packed`,
-//! `bfloat16`.
+//! `bfloat16`, `bound`, `accuracy`.
 
 mod decode;
 mod delivery;
 mod floor;
+mod judged;
 mod model;
 mod probe;
 mod prompt;
@@ -21,17 +22,24 @@ pub struct Figure {
     /// Whether less is better.
     at_most: bool,
     unit: String,
+    /// Digits behind the point.
+    digits: usize,
 }
 
 impl Figure {
     /// A figure that should be at least so much.
     pub fn at_least(name: impl Into<String>, value: f64, limit: f64, unit: impl Into<String>) -> Figure {
-        Figure { name: name.into(), value, limit, at_most: false, unit: unit.into() }
+        Figure { name: name.into(), value, limit, at_most: false, unit: unit.into(), digits: 2 }
     }
 
     /// A figure that should be at most so much.
     pub fn at_most(name: impl Into<String>, value: f64, limit: f64, unit: impl Into<String>) -> Figure {
-        Figure { name: name.into(), value, limit, at_most: true, unit: unit.into() }
+        Figure { name: name.into(), value, limit, at_most: true, unit: unit.into(), digits: 2 }
+    }
+
+    /// The same, told with so many digits behind the point.
+    pub fn told_to(self, digits: usize) -> Figure {
+        Figure { digits, ..self }
     }
 }
 
@@ -48,7 +56,8 @@ fn main() {
     if asked.iter().any(|a| a == "--test") {
         return;
     }
-    let groups = ["decode", delivery::QUANTIZED.name, delivery::PACKED.name, delivery::BFLOAT16.name];
+    let forms = [delivery::QUANTIZED, delivery::PACKED, delivery::BFLOAT16];
+    let groups = [&["decode"][..], &forms.each_ref().map(|form| form.name), &["bound", "accuracy"]].concat();
     if let Some(unknown) = asked.iter().find(|a| !groups.contains(&a.as_str())) {
         eprintln!("no group {unknown:?}, expected some of: {}", groups.join(", "));
         std::process::exit(2);
@@ -61,9 +70,12 @@ fn main() {
         figures.extend(found);
         probe = Some(seen);
     }
-    for form in [delivery::QUANTIZED, delivery::PACKED, delivery::BFLOAT16] {
-        if wanted(form.name) {
-            figures.extend(delivery::figures(&form));
+    for form in forms.iter().filter(|form| wanted(form.name)) {
+        figures.extend(delivery::figures(form));
+    }
+    for (group, judge) in [("bound", judged::bound as fn() -> Vec<Figure>), ("accuracy", judged::accuracy)] {
+        if wanted(group) {
+            figures.extend(judge());
         }
     }
     println!("{:<62}{:>10}{:>10}", "figure", "measured", "limit");
@@ -74,6 +86,7 @@ fn main() {
     for f in figures {
         let bound = if f.at_most { "<" } else { ">" };
         let missed = if f.at_most == (f.value > f.limit) { "  MISSED" } else { "" };
-        println!("{:<62}{:>10.2}{bound:>4}{:>6.2}  {}{missed}", f.name, f.value, f.limit, f.unit);
+        let Figure { name, value, limit, unit, digits, .. } = f;
+        println!("{name:<62}{value:>10.digits$}{bound:>4}{limit:>6}  {unit}{missed}");
     }
 }

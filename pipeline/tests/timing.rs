@@ -5,6 +5,7 @@ use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::LazyLock;
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().unwrap()
@@ -152,12 +153,19 @@ fn over_bound(t: &Value) -> f64 {
     number(&t["cycles"]["total"]) as f64 / bound as f64
 }
 
+/// Products, and calls on them at positions from the first to the config's last: several tests look at them.
+static AT_POSITIONS: LazyLock<Vec<(&str, Value)>> = LazyLock::new(|| {
+    let of = |product| {
+        let words = ["--device", product, "--position", "0,8191,12287,32767,262143"];
+        (product, json(&[&["analyze", "qwen3_5_35b_a3b"][..], &words].concat()))
+    };
+    ["qb1", "qb4", "qb16"].map(of).into()
+});
+
 /// At long context too a call is near what binds it: while attention works on a strip of the cache the next is loaded.
 #[test]
 fn long_context_is_near_its_bound_on_every_product() {
-    for (product, at_most) in [("qb1", 1.15), ("qb4", 1.05), ("qb16", 1.05)] {
-        let words = ["--device", product, "--position", "0,8191,12287,32767,262143"];
-        let all = json(&[&["analyze", "qwen3_5_35b_a3b"][..], &words].concat());
+    for ((product, all), at_most) in AT_POSITIONS.iter().zip([1.15, 1.05, 1.05]) {
         for t in all.as_array().unwrap() {
             let (over, position) = (over_bound(t), number(&t["position"]));
             assert!(over <= at_most, "{product}, position {position}: {over} of its bound");
@@ -165,7 +173,7 @@ fn long_context_is_near_its_bound_on_every_product() {
             let share = &t["cycles"]["share"];
             let of_bus = number(&t["cycles"]["total"]) as f64 / number(&share["ddr"]) as f64;
             assert!(
-                product == "qb1" && position > 12287 || of_bus <= at_most,
+                *product == "qb1" && position > 12287 || of_bus <= at_most,
                 "{product}, {position}: {of_bus}"
             );
             // a call that took a quarter longer would be noticed
@@ -173,6 +181,97 @@ fn long_context_is_near_its_bound_on_every_product() {
             slow["cycles"]["total"] = (number(&t["cycles"]["total"]) * 5 / 4).into();
             assert!(over_bound(&slow) > at_most);
         }
+    }
+}
+
+/// The cells of the table of a page whose first column is called so, without its head.
+fn table(page: &str, head: &str) -> Vec<Vec<String>> {
+    let lines = page.lines().skip_while(|l| !l.starts_with(head)).skip(2);
+    let cells = |l: &str| l.trim_matches('|').split('|').map(|c| c.trim().to_string()).collect();
+    lines.take_while(|l| l.starts_with('|')).map(cells).collect()
+}
+
+/// Whether a cell, in thousands apart and perhaps in percent, is the value rounded to as many places.
+fn is_rounded(cell: &str, value: f64) -> bool {
+    let digits = cell.trim_end_matches([' ', '%']).replace(',', "");
+    let places = digits.split_once('.').map_or(0, |(_, after)| after.len());
+    digits.parse::<f64>().is_ok_and(|v| (v - value).abs() <= 0.5001 * 10f64.powi(-(places as i32)))
+}
+
+/// What a row of today's figures has to say, cell by cell.
+type Row<'a> = (&'a str, Vec<String>, Vec<f64>);
+
+fn differing(rows: &[Vec<String>], expected: &[Row<'_>]) -> Vec<String> {
+    let mut all = Vec::new();
+    if rows.len() != expected.len() {
+        all.push(format!("{} rows, not {}", rows.len(), expected.len()));
+    }
+    for (row, (what, names, values)) in rows.iter().zip(expected) {
+        let (named, numbers) = row.split_at(names.len().min(row.len()));
+        let same = named == names && numbers.iter().zip(values).all(|(c, v)| is_rounded(c, *v));
+        if !same || numbers.len() < values.len() {
+            all.push(format!("{what}: {row:?}, measured {names:?} {values:?}"));
+        }
+    }
+    all
+}
+
+/// The tables of today's figures are what the commands beside them print.
+#[test]
+fn the_page_has_todays_figures() {
+    let page = std::fs::read_to_string(root().join("docs/timing.md")).unwrap();
+    let f = |v: &Value| v.as_f64().unwrap();
+    let (mut at_once, mut growing) = (Vec::new(), Vec::new());
+    for (product, all) in AT_POSITIONS.iter() {
+        for t in all.as_array().unwrap() {
+            let (total, rate, share) =
+                (f(&t["cycles"]["total"]), f(&t["tokens_per_second"]), &t["cycles"]["share"]);
+            let (ddr, compute) = (f(&share["ddr"]), f(&share["compute"]));
+            let position = number(&t["position"]);
+            if position == 0 {
+                let bytes =
+                    ["constants", "edges_in", "edges_out"].map(|k| f(&share["bytes"][k])).iter().sum::<f64>();
+                let [bus, array, macs] = ["bus", "array", "macs"].map(|k| 100.0 * f(&t["utilization"][k]));
+                let of_bound = bytes / f(&t["bus_bytes"]) / total;
+                at_once.push((
+                    "a call",
+                    vec![(*product).to_string()],
+                    vec![total, rate, of_bound, bus, array, macs],
+                ));
+            }
+            let values = vec![position as f64, total, rate, compute, ddr, total / ddr, over_bound(t)];
+            growing.push(("the cache", vec![(*product).to_string()], values));
+        }
+    }
+    let mut several = Vec::new();
+    let all = json(&["analyze", "qwen3_5_35b_a3b", "--device", "qb16", "--tokens", "1,2,4,8"]);
+    for t in all.as_array().unwrap() {
+        let (n, share) = (f(&t["tokens"]), &t["cycles"]["share"]);
+        let [constants, read, written] =
+            ["constants", "edges_in", "edges_out"].map(|k| f(&share["bytes"][k]) / n);
+        let values = vec![
+            n,
+            f(&t["per_token"]["cycles"]),
+            f(&t["tokens_per_second"]),
+            constants + read + written,
+            constants,
+            f(&share["ddr"]) / n,
+            f(&share["compute"]) / n,
+            f(&t["lrm"]["used"]),
+        ];
+        several.push(("tokens", Vec::new(), values));
+    }
+    for (head, expected) in [
+        ("| product | cycles a token |", at_once),
+        ("| product | position |", growing),
+        ("| tokens a call | cycles |", several),
+    ] {
+        let rows = table(&page, head);
+        assert_eq!(differing(&rows, &expected), Vec::<String>::new(), "{head}");
+        // a figure with a digit more is noticed
+        let mut off = rows.clone();
+        off[0][1] = format!("{}9", off[0][1]);
+        assert!(!differing(&off, &expected).is_empty(), "{head}");
     }
 }
 

@@ -1,6 +1,8 @@
 //! `mica debug` on the shipped model, its words fed on standard input.
 
 use crate::tiny;
+use mica_device::isa::Instr;
+use mica_device::{asm, check};
 use mica_tests::{Run, Workspace};
 
 fn debug(workspace: &Workspace, words: &[&str], script: &str) -> Run {
@@ -78,4 +80,49 @@ fn what_it_cannot_do_is_misuse() {
     }
     let run = workspace.mica(&["debug", "pack:tiny.layer0"]).run().exits(2);
     assert!(run.stderr.contains("is no kernel"), "{}", run.stderr);
+}
+
+/// The instructions of a listing, each with the line above it that says where it comes from.
+fn listed(text: &str) -> Vec<(String, Instr)> {
+    let mut source = String::new();
+    let mut all = Vec::new();
+    for line in text.lines() {
+        match line.strip_prefix("; ") {
+            Some(said) => said.clone_into(&mut source),
+            None => {
+                all.extend(asm::parse(line).expect("an instruction").into_iter().map(|i| (source.clone(), i)))
+            }
+        }
+    }
+    all
+}
+
+/// Layer and op of every instruction are told as the model calls them, and the listing is a program again.
+#[test]
+fn a_listing_names_the_layer_and_the_op_of_each_instruction() {
+    let workspace = tiny();
+    workspace.build_well(&["link:tiny.kernel"]);
+    let text = |target: &str| workspace.mica(&["disasm", target]).run().exits(0).stdout;
+    let kernel = text("link:tiny.kernel");
+    let all = listed(&kernel);
+    let names: Vec<String> = ["embed".into()]
+        .into_iter()
+        .chain((0..8).map(|n| format!("layer{n}")))
+        .chain(["head".into()])
+        .collect();
+    for (source, i) in &all {
+        let said = format!("{} op {} ", names[(i.src >> 16) as usize], i.src & 0xffff);
+        assert!(source.starts_with(&said) && source.len() > said.len(), "{source:?}, not {said:?}: {i:?}");
+    }
+    assert!(
+        all.iter().any(|(source, _)| source.starts_with("layer3 ") && source.ends_with(" topk mlp.gate"))
+    );
+    let program = asm::parse(&kernel).expect("a program");
+    assert_eq!(check::check(&program), Ok(()));
+    assert_eq!(program, all.into_iter().map(|(_, i)| i).collect::<Vec<_>>());
+    // of an object, its kind; it has no end of its own
+    let object = listed(&text("compile:tiny.full_attention"));
+    assert!(object.iter().all(|(source, _)| source.starts_with("full_attention op ")), "{object:?}");
+    let unbuilt = workspace.mica(&["disasm", "score:tiny.decode"]).run().exits(2);
+    assert!(unbuilt.stderr.contains("holds no program"), "{}", unbuilt.stderr);
 }

@@ -107,15 +107,14 @@ pub fn disasm(w: &Workspace, s: &Session, target: &str) -> Result<u8, CliError> 
             return Err(CliError::Usage(format!("{name}: its result is gone; run `mica build {name}`")));
         };
         let broken = |e: mica_cache::CodecError| CliError::Usage(format!("{name}: {e}"));
-        let (code, ops) = if output == "kernel" {
+        let (code, names, ops) = if output == "kernel" {
             let k: Kernel = mica_cache::decode(queries::KERNEL_KIND, &blob).map_err(broken)?;
-            let parts = k.parts.iter().zip(k.ops).map(|(p, o)| (p.clone(), o)).collect();
-            (k.code, parts)
+            (k.code, s.facts[s.graph.nodes[i].model].parts.clone(), k.ops)
         } else {
             let o: Object = mica_cache::decode(queries::OBJECT_KIND, &blob).map_err(broken)?;
-            (o.code, vec![(o.kind, o.ops)])
+            (o.code, vec![o.kind], vec![o.ops])
         };
-        out(&listing(&code, &ops).map_err(|e| CliError::Usage(format!("{name}: {e}")))?)?;
+        out(&listing(&code, &names, &ops).map_err(|e| CliError::Usage(format!("{name}: {e}")))?)?;
         printed = true;
     }
     if printed {
@@ -124,18 +123,18 @@ pub fn disasm(w: &Workspace, s: &Session, target: &str) -> Result<u8, CliError> 
     Err(CliError::Usage(format!("{target} holds no program; link:MODEL.kernel and compile:MODEL.KIND do")))
 }
 
-/// One line an instruction; a line of its own where the source op changes.
-fn listing(code: &[u8], parts: &[(String, Vec<OpInfo>)]) -> Result<String, isa::DecodeError> {
+/// One line an instruction; a line of its own where the source op changes, with the name of the part.
+fn listing(code: &[u8], names: &[String], ops: &[Vec<OpInfo>]) -> Result<String, isa::DecodeError> {
     let mut text = String::new();
     let mut at = None;
     for (i, instr) in isa::decode(code)?.iter().enumerate() {
         if at != Some(instr.src) {
             at = Some(instr.src);
-            let (layer, op) = ((instr.src >> 16) as usize, (instr.src & 0xffff) as usize);
-            let kind = parts.get(layer).map_or("?", |p| p.0.as_str());
-            let source = parts.get(layer).and_then(|p| p.1.get(op));
+            let (part, op) = ((instr.src >> 16) as usize, (instr.src & 0xffff) as usize);
+            let name = names.get(part).map_or("?", String::as_str);
+            let source = ops.get(part).and_then(|all| all.get(op));
             let source = source.map_or(String::new(), |o| format!(" {} {}", o.op, o.label));
-            text += &format!("; part {layer} ({kind}) op {op}{source}\n");
+            text += &format!("; {name} op {op}{}\n", source.trim_end());
         }
         text += &format!("{i:6}  {}\n", mica_device::disasm::line(instr));
     }

@@ -69,7 +69,7 @@ impl<'p> Places<'p> {
 
     /// The name of a part.
     pub fn part(&self, number: u32) -> String {
-        self.parts.get(number as usize).cloned().unwrap_or_else(|| format!("part {number}"))
+        self.program.place(self.parts, number)
     }
 
     /// The last instruction of an op.

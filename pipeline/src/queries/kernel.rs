@@ -93,6 +93,7 @@ pub fn whole(db: &dyn Db, model: ModelInput) -> Result<Outcome> {
         let constants = constants(env, &segments)?;
         let feed = Feed { ids: &ids.ids[..tokens], ..Feed::default() };
         let kernels = Kernels { kernel: &kernel, tokens: facts.per_call, rest: rest.as_ref() };
-        Simulation { env, product, kernels, constants: (&segments, &constants) }.run(&feed)
+        let parts = &facts.parts;
+        Simulation { env, product, kernels, parts, constants: (&segments, &constants) }.run(&feed)
     })
 }

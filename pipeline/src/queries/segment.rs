@@ -128,7 +128,8 @@ pub fn simulated(
             rows: rows.iter().map(|(n, bs)| (n.clone(), bs.iter().map(|b| &**b).collect())).collect(),
         };
         let kernels = Kernels::one(&kernel);
-        Simulation { env, product, kernels, constants: (&digests, &constants) }.run(&feed)
+        let parts = std::slice::from_ref(&facts.parts[part]);
+        Simulation { env, product, kernels, parts, constants: (&digests, &constants) }.run(&feed)
     })
 }
 
@@ -207,6 +208,8 @@ pub struct Simulation<'a> {
     pub product: &'a Product,
     /// The programs.
     pub kernels: Kernels<'a>,
+    /// What their parts are called.
+    pub parts: &'a [String],
     /// Constant segments, one a part: by digest, and mapped.
     pub constants: (&'a [Digest], &'a [Blob]),
 }
@@ -219,7 +222,7 @@ impl Simulation<'_> {
         let slices: Vec<&[u8]> = self.constants.1.iter().map(|b| &**b).collect();
         let options = Options { threads: self.env.threads, ..Options::default() };
         let called = Called { program: &program, kernel, tokens };
-        let said = |s: Stopped<'_>| BodyError::Stage(explained(&s.error, s.program));
+        let said = |s: Stopped<'_>| BodyError::Stage(explained(&s.error, s.program, self.parts));
         let run = match rest {
             None => {
                 let mut machine =
@@ -318,7 +321,8 @@ mod tests {
             }
             let (kernel, product) = (kernel(BYTES), Product::named("qb1").unwrap());
             let kernels = Kernels::one(&kernel);
-            let run = Simulation { env: &env, product: &product, kernels, constants: (&digests, &mapped) };
+            let constants = (&digests[..], &mapped[..]);
+            let run = Simulation { env: &env, product: &product, kernels, parts: &[], constants };
             let made = run.run(&Feed { ids: &[0], ..Feed::default() });
             match (touch, made) {
                 (None, Ok(_)) => {}

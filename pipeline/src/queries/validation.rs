@@ -321,7 +321,8 @@ pub fn tried(db: &dyn Db, model: ModelInput, part: usize, run: usize) -> Result<
             Some(many) => Kernels { kernel: many, tokens: facts.per_call, rest: Some(&kernel) },
             None => Kernels::one(&kernel),
         };
-        Simulation { env, product, kernels, constants: (&digests, &constants) }.run(&feed)
+        let parts = std::slice::from_ref(&facts.parts[part]);
+        Simulation { env, product, kernels, parts, constants: (&digests, &constants) }.run(&feed)
     })
 }
 

@@ -213,9 +213,9 @@ codes! {
 pub struct MatvFlags {
     /// Stored format of the matrix.
     pub weight: crate::layout::WeightFormat,
-    /// Scales are F32 (else F16); ignored for F16 weights.
+    /// Scales are F32 (else F16); not of F16 weights, which have none.
     pub scale_f32: bool,
-    /// Groups have zero points.
+    /// Groups have zero points; not of F16 weights.
     pub zero: bool,
 }
 
@@ -241,7 +241,9 @@ impl MatvFlags {
             2 => F16,
             _ => return None,
         };
-        Some(MatvFlags { weight, scale_f32: code & 4 != 0, zero: code & 8 != 0 })
+        let flags = MatvFlags { weight, scale_f32: code & 4 != 0, zero: code & 8 != 0 };
+        // what no group has is not said of it: each instruction has one encoding
+        if matches!(weight, F16) && (flags.scale_f32 || flags.zero) { None } else { Some(flags) }
     }
 }
 

@@ -183,6 +183,10 @@ fn other_flags_are_refused() {
         (0x18, 6),
         (0x19, 6),
         (0x20, 3),
+        // f16 weights have neither scales nor zero points
+        (0x20, 6),
+        (0x20, 0x0a),
+        (0x20, 0x0e),
         (0x20, 0x10),
         (0x21, 6),
         (0x21, 0x30),
@@ -254,4 +258,46 @@ fn fields_past_their_limits_are_refused() {
     }
     assert!(asm::parse("tdef.fx32 t0, lrm=0, 1x1, -, frac=31").is_ok());
     assert!(asm::parse("tdef.fx32 t0, lrm=0, 1x1, -, frac=32").is_err());
+}
+
+/// Every opcode has one entry in the manual, with the same five headings in the same order; its encoding names its code.
+#[test]
+fn the_manual_has_an_entry_for_each() {
+    let manual = include_str!("../../../docs/spec/device.md");
+    assert_eq!(entries(manual), Ok(()));
+    // an entry that lost a heading, a code or its name is noticed
+    for (from, to) in [
+        ("- **Faults** S[r0] negative.\n", ""),
+        ("- **Encoding** `2b`;", "- **Encoding** `2a`;"),
+        ("### TOPK\n", "### TOPQ\n"),
+        ("### SGET, SPUT\n", "### SGET\n"),
+        ("### BCT\n", "### BCT, MATV\n"),
+    ] {
+        assert!(manual.contains(from), "{from}");
+        assert!(entries(&manual.replacen(from, to, 1)).is_err(), "{from}");
+    }
+}
+
+/// Why the instructions of the manual are not those of the device.
+fn entries(manual: &str) -> Result<(), String> {
+    let section = manual.split("\n## Instructions\n").nth(1).and_then(|s| s.split("\n## ").next());
+    let mut left: Vec<Opcode> = Opcode::ALL.to_vec();
+    for entry in section.ok_or("no section")?.split("\n### ").skip(1) {
+        let (title, body) = entry.split_once('\n').ok_or(entry)?;
+        let headings: Vec<&str> =
+            body.split("- **").skip(1).filter_map(|part| part.split("**").next()).collect();
+        if headings != ["Operands", "Encoding", "Semantics", "Faults", "Cycles"] {
+            return Err(format!("{title} has {headings:?}"));
+        }
+        let encoding =
+            body.split("**Encoding**").nth(1).and_then(|s| s.split("- **").next()).unwrap_or_default();
+        for name in title.split(", ") {
+            let at = left.iter().position(|op| op.text().to_uppercase() == name);
+            let op = left.remove(at.ok_or(format!("{name} is no opcode, or has two entries"))?);
+            if !encoding.contains(&format!("`{:02x}`", op as u8)) {
+                return Err(format!("{name}: its code is not in {encoding:?}"));
+            }
+        }
+    }
+    if left.is_empty() { Ok(()) } else { Err(format!("{left:?} have no entry")) }
 }

@@ -20,12 +20,11 @@ fn instruction(op: Opcode, n: &[u64; 16], wait: [u8; 5], src: u32) -> Instr {
         Flags::None => 0,
         Flags::Format => Format::ALL[pick(Format::ALL.len(), 0)].code(),
         Flags::Scalar => ScalarOp::ALL[pick(ScalarOp::ALL.len(), 0)] as u8 | ((n[1] & 1) << 7) as u8,
-        Flags::Matv => MatvFlags {
-            weight: [WeightFormat::I4, WeightFormat::I8, WeightFormat::F16][pick(3, 0)],
-            scale_f32: n[1] & 1 != 0,
-            zero: n[1] & 2 != 0,
+        Flags::Matv => {
+            let weight = [WeightFormat::I4, WeightFormat::I8, WeightFormat::F16][pick(3, 0)];
+            let scaled = weight != WeightFormat::F16;
+            MatvFlags { weight, scale_f32: scaled && n[1] & 1 != 0, zero: scaled && n[1] & 2 != 0 }.code()
         }
-        .code(),
         Flags::Binary => {
             VectorOp::ALL[pick(VectorOp::ALL.len(), 0)] as u8
                 | (Broadcast::ALL[pick(Broadcast::ALL.len(), 1)] as u8) << 4

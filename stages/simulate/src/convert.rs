@@ -250,7 +250,47 @@ pub fn encode_words(values: &[i32], bytes: &mut [u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::simd::testing::{at_each_width, bits};
     use half::{bf16, f16};
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Any bits, between every pair of formats that convert, at every width, as an element alone is converted.
+        #[test]
+        fn every_width_converts_alike(
+            words in prop::collection::vec(any::<u32>(), 1..150),
+            frac in 0u8..32,
+        ) {
+            let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
+            let values: Vec<f32> = words.iter().map(|w| f32::from_bits(*w)).collect();
+            for &format in Format::ALL {
+                let size = format.bytes() as usize;
+                let mut one_by_one = Vec::new();
+                bytes.chunks(size).for_each(|b| decode(format, frac, b, &mut one_by_one));
+                let found = at_each_width(|| {
+                    let mut out = Vec::new();
+                    decode(format, frac, &bytes, &mut out);
+                    bits(&out)
+                });
+                prop_assert!(found.iter().all(|v| *v == bits(&one_by_one)), "from {format:?}");
+                if matches!(format, Format::I32 | Format::I8) {
+                    continue;
+                }
+                let (mut counted, mut stored) = (Counters::default(), vec![0; values.len() * size]);
+                for (v, b) in values.iter().zip(stored.chunks_mut(size)) {
+                    encode(&[*v], format, frac, b, &mut counted);
+                }
+                let found = at_each_width(|| {
+                    let (mut counters, mut out) = (Counters::default(), vec![0; stored.len()]);
+                    encode(&values, format, frac, &mut out, &mut counters);
+                    (out, counters, any_non_finite(&values))
+                });
+                let any = values.iter().any(|v| !v.is_finite());
+                let same = found.iter().all(|f| (&f.0, f.1, f.2) == (&stored, counted, any));
+                prop_assert!(same, "to {format:?}");
+            }
+        }
+    }
 
     #[test]
     fn f16_is_exact_both_ways() {

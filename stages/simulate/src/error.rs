@@ -122,13 +122,13 @@ pub enum SimError {
 
 /// A fault, and the instruction that met it.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("instruction {instruction} ({mnemonic}), layer {layer} ({part}), op {op} ({name} {label}): {fault}")]
+#[error("instruction {instruction} ({mnemonic}), part {layer} ({part}), op {op} ({name} {label}): {fault}")]
 pub struct Trap {
     /// Index of the instruction in the kernel.
     pub instruction: usize,
     /// Its mnemonic.
     pub mnemonic: &'static str,
-    /// Layer it was compiled from: `src >> 16`.
+    /// Part it was compiled from, counted in the kernel: `src >> 16`.
     pub layer: u32,
     /// Op it was compiled from: `src & 0xffff`.
     pub op: u32,

@@ -26,20 +26,22 @@ pub fn around(program: &Program, at: usize, sides: usize, source: &dyn Fn(u32) -
     text
 }
 
-/// Where an instruction comes from: `part 3 (linear_attention) op 12 matmul mlp.gate`.
-pub fn source(program: &Program, src: u32) -> String {
+/// Where an instruction comes from: `layer2 op 12 matmul mlp.gate`, by the names of the parts that whoever linked
+/// them has; of a part without a name its number in the kernel and its kind.
+pub fn source(program: &Program, parts: &[String], src: u32) -> String {
     let (part, op) = (src >> 16, src & 0xffff);
-    let kind = program.parts().get(part as usize).map_or("?", String::as_str);
     let name = program.op(src).map_or_else(String::new, |o| format!(" {} {}", o.op, o.label));
-    format!("part {part} ({kind}) op {op}{}", name.trim_end())
+    format!("{} op {op}{}", program.place(parts, part), name.trim_end())
 }
 
-/// An error in words; a trap with the instructions around it.
-pub fn explained(e: &SimError, program: &Program) -> String {
+/// An error in words; a trap with the instructions around it, parts by their names.
+pub fn explained(e: &SimError, program: &Program, parts: &[String]) -> String {
     match e {
         SimError::Trap(t) => {
-            let lines = around(program, t.instruction, AROUND, &|src| source(program, src));
-            format!("{e}\n{}", lines.trim_end())
+            let lines = around(program, t.instruction, AROUND, &|src| source(program, parts, src));
+            let at = source(program, parts, t.layer << 16 | t.op);
+            let (instruction, mnemonic, fault) = (t.instruction, t.mnemonic, &t.fault);
+            format!("instruction {instruction} ({mnemonic}), {at}: {fault}\n{}", lines.trim_end())
         }
         _ => e.to_string(),
     }

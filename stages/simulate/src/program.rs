@@ -76,6 +76,14 @@ impl Program {
         &self.parts
     }
 
+    /// What a part is called: by the names given, else `part 3 (linear_attention)`, its number and kind.
+    pub fn place(&self, names: &[String], part: u32) -> String {
+        names.get(part as usize).cloned().unwrap_or_else(|| {
+            let kind = self.parts.get(part as usize).map_or("?", String::as_str);
+            format!("part {part} ({kind})")
+        })
+    }
+
     /// The source op of an instruction's `src`, where the kernel names it.
     pub fn op(&self, src: u32) -> Option<&OpInfo> {
         let layer = self.ops.get((src >> 16) as usize)?;

@@ -8,7 +8,7 @@ use common::fault;
 fn faults_name_instruction_layer_and_op() {
     let tiles = "tdef.f32 t0, lrm=0, 1x4, -\ntdef.f32 t1, lrm=16, 1x3, -\ntdef.i32 t2, lrm=32, 1x4, -\n";
     for (body, expected) in [
-        ("trap code=9 @0.1", "instruction 0 (trap), layer 0 (embed), op 1 (matmul mlp.gate): trap 9"),
+        ("trap code=9 @0.1", "instruction 0 (trap), part 0 (embed), op 1 (matmul mlp.gate): trap 9"),
         ("dld l2=0, bytes=65, -, s1, -, off=0", "external address 0x1000000000000, 65 bytes: in no buffer"),
         ("dld l2=0, bytes=8, -, s1, -, off=-8", "external address 0xfffffffffff8, 8 bytes: in no buffer"),
         ("dld l2=0x7fffff, bytes=2, -, s1, -, off=0", "L2 0x7fffff, 2 bytes: past its end"),
@@ -125,6 +125,8 @@ fn every_instruction_refuses_what_it_cannot_do() {
         ("matv.i4 t0, t3, l2=0, rows=5, group=4", shape(0, 4, 5)),
         ("matv.i4 t0, t3, l2=0, rows=4, group=0", range("group", 0)),
         ("matv.i8 t0, t3, l2=0, rows=4, group=3", range("group", 3)),
+        ("matv.i8 t0, t3, l2=0, rows=4, group=4294967296", range("group", 1 << 32)),
+        ("matv.i8 t8, t3, l2=0, rows=0, group=4", range("group", 4)),
         ("matv.f16 t0, t3, l2=0, rows=4, group=4", range("group", 4)),
         ("matv.f16 t0, t3, l2=0x7fffc0, rows=4, group=0", "L2 0x7fffc0, 128 bytes: past its end".into()),
         // element-wise

@@ -406,8 +406,8 @@ fn a_trap_is_explained_with_the_instructions_around_it() {
     edges.set_in("in", vec![0; 4]).unwrap();
     let e = m.call(&mut edges).unwrap_err();
     assert_eq!(
-        mica_simulate::explained(&e, &program),
-        "instruction 2 (trap), layer 0 (embed), op 1 (matmul mlp.gate): trap 7
+        mica_simulate::explained(&e, &program, &[]),
+        "instruction 2 (trap), part 0 (embed) op 1 matmul mlp.gate: trap 7
 ; part 0 (embed) op 0 embed embed_tokens
       0  nop
 ; part 0 (embed) op 1 matmul mlp.gate
@@ -418,6 +418,12 @@ fn a_trap_is_explained_with_the_instructions_around_it() {
       4  nop
       5  nop"
     );
+    // who linked it knows what its parts are called
+    let named = mica_simulate::explained(&e, &program, &["layer3".into()]);
+    assert!(
+        named.starts_with("instruction 2 (trap), layer3 op 1 matmul mlp.gate: trap 7\n; layer3 op 0 embed"),
+        "{named}"
+    );
     let other = SimError::EdgeUnset { name: "in".into() };
-    assert_eq!(mica_simulate::explained(&other, &program), other.to_string());
+    assert_eq!(mica_simulate::explained(&other, &program, &[]), other.to_string());
 }

@@ -4,12 +4,13 @@
 mod common;
 
 use common::kernel;
-use mica_device::isa::Engine;
+use mica_device::isa::{Engine, Opcode};
 use mica_device::layout::{MatrixFormat, Scaling, WeightFormat};
 use mica_device::object::{Direction, Segment};
 use mica_device::product::{Product, Rates};
 use mica_device::segment::{SegmentPlan, Storage};
 use mica_simulate::timing::{Bound, Inputs, Kind, Report, Share, Span, Transfer, Work, cycles, timeline};
+use std::collections::BTreeSet;
 
 const TILES: &str = "
     tdef.f32 t0, lrm=0x0, 40x64, -
@@ -43,6 +44,7 @@ fn busy(line: &str, product: &str) -> u64 {
 
 #[test]
 fn every_formula() {
+    let mut told = BTreeSet::new();
     // (N, P) of the products; the array works on ⌈len / P⌉ elements in turn
     for (product, n, p) in [("qb1", 8u64, 64u64), ("qb4", 16, 256), ("qb16", 32, 1024)] {
         let passes = |len: u64| len.div_ceil(p);
@@ -112,8 +114,14 @@ fn every_formula() {
             ("tout t0, t1, t3, t2", passes(2560)),
         ] {
             assert_eq!(busy(line, product), expected, "{line} on {product}");
+            told.insert(line.split([' ', '.', '\n']).next().unwrap());
         }
+        let (halted, _) = spans("nop", product);
+        assert_eq!(halted[1].end - halted[1].start, 1, "halt on {product}");
     }
+    // a trap ends the count instead
+    told.extend(["halt", "trap"]);
+    assert!(Opcode::ALL.iter().all(|op| told.contains(op.text())), "{told:?}");
 }
 
 /// Cycles between the end of an instruction's busy time and its retirement.
@@ -462,10 +470,10 @@ fn what_is_not_known_is_nothing() {
 #[test]
 fn what_the_stream_shows_to_be_wrong_is_refused() {
     for (text, said) in [
-        ("trap code=7 @0.1", "instruction 0 (trap), layer 0 (embed), op 1 (matmul mlp.gate): trap 7"),
+        ("trap code=7 @0.1", "instruction 0 (trap), part 0 (embed), op 1 (matmul mlp.gate): trap 7"),
         (
             "nop\nvun.neg t3, t3",
-            "instruction 1 (vun), layer 0 (embed), op 0 (embed embed_tokens): tile t3 is not",
+            "instruction 1 (vun), part 0 (embed), op 0 (embed embed_tokens): tile t3 is not",
         ),
     ] {
         let (product, rates) = (Product::named("qb1").unwrap(), Rates { bus_bytes: 16, clock_mhz: 1000 });

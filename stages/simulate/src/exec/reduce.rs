@@ -224,3 +224,62 @@ pub fn topk(core: &mut Core<'_>, i: &Instr) -> Result<(), Fault> {
     core.lrm.store(&values, c, &mut core.counters);
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::simd::testing::{at_each_width, bits};
+    use proptest::prelude::*;
+
+    /// The sum of a row by the words of the manual.
+    fn sum(row: impl Iterator<Item = f32>) -> f32 {
+        let mut lanes = [0.0f32; 16];
+        for (n, v) in row.enumerate() {
+            lanes[n % 16] += v;
+        }
+        for step in [8, 4, 2, 1] {
+            for n in 0..step {
+                lanes[n] += lanes[n + step];
+            }
+        }
+        lanes[0]
+    }
+
+    /// The largest of a row: NaN only where there is nothing else, the first of equals.
+    fn largest(row: &[f32]) -> f32 {
+        let mut numbers = row.iter().copied().filter(|v| !v.is_nan());
+        let Some(first) = numbers.next() else { return f32::NAN };
+        numbers.fold(first, |m, v| if v > m { v } else { m })
+    }
+
+    proptest! {
+        /// Any bits, at every width, as the rule adds and compares them one by one.
+        #[test]
+        fn rows_are_reduced_alike_at_every_width(
+            (rows, cols) in (1usize..10, 1usize..70),
+            words in prop::collection::vec(any::<u32>(), 700),
+        ) {
+            let all: Vec<f32> = words.iter().map(|w| f32::from_bits(*w)).collect();
+            let (a, rest) = all.split_at(rows * cols);
+            let v = &rest[..cols];
+            let rows = || a.chunks(cols);
+            let expected = [
+                rows().map(|row| sum(row.iter().zip(v).map(|(a, v)| a * v))).collect::<Vec<_>>(),
+                rows().map(|row| sum(row.iter().copied())).collect(),
+                rows().map(|row| sum(row.iter().map(|a| a * a))).collect(),
+                rows().map(largest).collect(),
+            ];
+            let found = at_each_width(|| {
+                let mut out: [Vec<f32>; 4] = Default::default();
+                dots(a, v, &mut out[0]);
+                for (op, out) in [ReduceOp::Sum, ReduceOp::Sumsq, ReduceOp::Max].into_iter().zip(&mut out[1..]) {
+                    rows_of(op, a, cols, out);
+                }
+                out.map(|v| bits(&v))
+            });
+            for found in found {
+                prop_assert_eq!(&found, &expected.each_ref().map(|v| bits(v)));
+            }
+        }
+    }
+}
