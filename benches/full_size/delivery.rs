@@ -1,31 +1,22 @@
 //! From a delivery to constant segments: rates a core, memory, bytes written, and what one changed layer costs.
 
-use crate::Figure;
+use crate::command::{MICA, MODEL, Place, Taken, run};
 use crate::floor::{Floor, floor};
-use crate::median;
 use crate::model::constant_bytes;
+use crate::shards::{SETTLED, change, shards};
+use crate::{Figure, median};
 use std::fs;
-use std::io::{Read, Seek, SeekFrom, Write};
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::io::Write;
+use std::path::Path;
+use std::process::Command;
 
-/// The command.
-pub const MICA: &str = env!("CARGO_BIN_EXE_mica-under-test");
-/// The described model.
-pub const MODEL: &str = "qwen3_5_35b_a3b";
 /// Rows of vocabulary.
 const VOCABULARY: u64 = 32_768;
 /// Bytes of a file: about a layer each, so that a changed layer is a changed file.
 const SHARD: &str = "1000000000";
-/// How often the memory of a run is looked at.
-const LOOK: Duration = Duration::from_millis(5);
 
 /// How often a delivery is scanned, packed and quantized.
 const RUNS: usize = 3;
-
-/// How long a file has to lie unchanged for its digests to be remembered, and some more.
-const SETTLED: Duration = Duration::from_secs(4);
 
 /// What is measured of one form of delivery.
 pub struct Form {
@@ -47,82 +38,6 @@ pub const PACKED: Form =
 /// bfloat16, quantized here.
 pub const BFLOAT16: Form = Form { name: "bfloat16", arguments: &["--format", "bf16"], layers: 2, rate: 0.4 };
 
-/// What a run took.
-struct Taken {
-    wall: f64,
-    user: f64,
-    system: f64,
-    /// Most memory at a time beside mapped files.
-    memory: u64,
-    /// Bytes that went to files.
-    written: u64,
-}
-
-impl Taken {
-    /// Seconds of processors.
-    fn cpu(&self) -> f64 {
-        self.user + self.system
-    }
-}
-
-/// A folder that goes when the bench ends.
-pub struct Place(pub PathBuf);
-
-impl Drop for Place {
-    fn drop(&mut self) {
-        if let Err(e) = fs::remove_dir_all(&self.0) {
-            eprintln!("{}: {e}", self.0.display());
-        }
-    }
-}
-
-impl Place {
-    fn mica(&self, arguments: &[&str]) -> Taken {
-        let mut command = Command::new(MICA);
-        command
-            .arg("-C")
-            .arg(self.0.join("delivery"))
-            .arg("--cache")
-            .arg(self.0.join("cache"))
-            .args(arguments);
-        run(command)
-    }
-}
-
-/// Runs the command to its end.
-#[expect(clippy::zombie_processes, reason = "`wait4` waits for it, and tells what it took")]
-fn run(mut command: Command) -> Taken {
-    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    let start = Instant::now();
-    let child = command.spawn().expect("the command starts");
-    let pid = child.id();
-    let mut memory = 0;
-    let mut status = 0;
-    // SAFETY: `rusage` is plain numbers, for which zeros are a value.
-    let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
-    loop {
-        // SAFETY: both pointers are to live values of the types that the call writes; the child is this
-        // process's own and nobody else waits for it.
-        let waited = unsafe { libc::wait4(pid.cast_signed(), &mut status, libc::WNOHANG, &mut usage) };
-        if waited == pid.cast_signed() {
-            break;
-        }
-        assert_eq!(waited, 0, "the child can be waited for");
-        memory = memory.max(anonymous(pid));
-        std::thread::sleep(LOOK);
-    }
-    assert_eq!(status, 0, "{command:?} succeeds");
-    let seconds = |t: libc::timeval| t.tv_sec as f64 + t.tv_usec as f64 / 1e6;
-    Taken {
-        wall: start.elapsed().as_secs_f64(),
-        user: seconds(usage.ru_utime),
-        system: seconds(usage.ru_stime),
-        memory,
-        // counted in blocks of 512 bytes
-        written: usage.ru_oublock as u64 * 512,
-    }
-}
-
 /// The run of the middle CPU time.
 fn median_run(mut runs: Vec<Taken>) -> Taken {
     runs.sort_by(|a, b| a.cpu().total_cmp(&b.cpu()));
@@ -140,14 +55,6 @@ fn touch_memory(dir: &Path, bytes: u64) {
     }
     drop(file);
     fs::remove_file(&path).expect("the file of this bench");
-}
-
-/// Resident bytes of a process that are no file's.
-fn anonymous(pid: u32) -> u64 {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let line = status.lines().find_map(|l| l.strip_prefix("RssAnon:"));
-    let kib = line.and_then(|l| l.trim().strip_suffix(" kB")).and_then(|n| n.trim().parse::<u64>().ok());
-    kib.unwrap_or(0) << 10
 }
 
 /// Makes a delivery, and measures every step from it to constant segments.
@@ -240,36 +147,4 @@ pub fn figures(form: &Form) -> Vec<Figure> {
         Figure::at_least(named("rescan of a changed file"), rate(file, &rescanned), 2.0, "GB/s a core"),
         Figure::at_most(named("one changed layer: pack, quantize, link"), changed.wall, 5.0, "s"),
     ]
-}
-
-/// The files of weights and their lengths, in order.
-fn shards(delivery: &Path) -> Vec<(PathBuf, u64)> {
-    let mut found: Vec<(PathBuf, u64)> = fs::read_dir(delivery)
-        .expect("the delivery")
-        .map(|e| e.expect("an entry").path())
-        .filter(|p| {
-            p.file_name().is_some_and(|n| {
-                n.to_string_lossy().starts_with("model") && p.extension().is_some_and(|e| e == "safetensors")
-            })
-        })
-        .map(|p| {
-            let bytes = fs::metadata(&p).expect("a file").len();
-            (p, bytes)
-        })
-        .collect();
-    found.sort();
-    found
-}
-
-/// Changes one byte in the middle of a file of a layer; gives the bytes of the file.
-fn change(delivery: &Path, shards: &[(PathBuf, u64)]) -> u64 {
-    let (path, bytes) = &shards[shards.len() / 2];
-    assert!(path.starts_with(delivery));
-    let mut file = fs::File::options().read(true).write(true).open(path).expect("a file of weights");
-    let mut byte = [0];
-    file.seek(SeekFrom::Start(bytes / 2)).expect("the middle");
-    file.read_exact(&mut byte).expect("a byte");
-    file.seek(SeekFrom::Start(bytes / 2)).expect("the middle");
-    file.write_all(&[byte[0] ^ 1]).expect("the byte");
-    *bytes
 }

@@ -2,7 +2,7 @@
 //! forty layers that are made to be hard. Nothing here depends on how fast this machine is.
 
 use crate::Figure;
-use crate::delivery::{MICA, MODEL, Place};
+use crate::command::{MICA, MODEL, Place};
 use serde_json::Value;
 use std::process::Command;
 

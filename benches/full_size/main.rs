@@ -3,16 +3,19 @@
 //!
 //! It takes about 4 GB of memory, 12 GB below the temporary folder (`TMPDIR`), and some minutes. It judges nothing:
 //! a busy machine is no failure. Words after `--` name the groups to run: `decode`, `quantized`, `packed`,
-//! `bfloat16`, `bound`, `accuracy`.
+//! `bfloat16`, `bound`, `accuracy`; and `forty`, which takes 23 GB of disk and runs only where it is named.
 
+mod command;
 mod decode;
 mod delivery;
 mod floor;
+mod forty;
 mod judged;
 mod model;
 mod probe;
 mod prompt;
 mod run;
+mod shards;
 
 /// A measured figure beside what was promised.
 pub struct Figure {
@@ -50,6 +53,9 @@ pub fn median(values: impl Iterator<Item = f64>) -> f64 {
     values[values.len() / 2]
 }
 
+/// The group that is too large to run unasked.
+const FORTY: &str = "forty";
+
 fn main() {
     let asked: Vec<String> = std::env::args().skip(1).filter(|a| a != "--bench").collect();
     // under `cargo test` a bench only has to build
@@ -57,12 +63,14 @@ fn main() {
         return;
     }
     let forms = [delivery::QUANTIZED, delivery::PACKED, delivery::BFLOAT16];
-    let groups = [&["decode"][..], &forms.each_ref().map(|form| form.name), &["bound", "accuracy"]].concat();
+    let groups =
+        [&["decode"][..], &forms.each_ref().map(|form| form.name), &["bound", "accuracy", FORTY]].concat();
     if let Some(unknown) = asked.iter().find(|a| !groups.contains(&a.as_str())) {
         eprintln!("no group {unknown:?}, expected some of: {}", groups.join(", "));
         std::process::exit(2);
     }
-    let wanted = |group: &str| asked.is_empty() || asked.iter().any(|a| a == group);
+    let named = |group: &str| asked.iter().any(|a| a == group);
+    let wanted = |group: &str| asked.is_empty() || named(group);
     let mut figures = Vec::new();
     let mut probe = None;
     if wanted("decode") {
@@ -77,6 +85,9 @@ fn main() {
         if wanted(group) {
             figures.extend(judge());
         }
+    }
+    if named(FORTY) {
+        figures.extend(forty::figures());
     }
     println!("{:<62}{:>10}{:>10}", "figure", "measured", "limit");
     if let Some((least, most)) = probe {
