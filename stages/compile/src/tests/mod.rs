@@ -2,6 +2,7 @@
 
 mod memory;
 mod patterns;
+mod placing;
 mod rules;
 mod tokens;
 
