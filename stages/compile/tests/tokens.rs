@@ -285,9 +285,30 @@ fn window() -> Result<Function, HirError> {
     b.finish()
 }
 
+/// Two windows of the same rows, which their edges round differently.
+fn windows() -> Result<Function, HirError> {
+    let mut b = Builder::new("windows");
+    let x = b.param("x", Type::new(Dtype::F32, &[64]));
+    let row = b.reshape(x, &[1, 64])?;
+    for (name, dtype) in [("narrow", Dtype::BF16), ("wide", Dtype::F32)] {
+        let state = b.param(name, Type::new(dtype, &[2, 64]));
+        let taps = b.weight(format!("{name}.conv1d"), Type::new(Dtype::F32, &[3, 64]));
+        let held = b.cast(state, Dtype::F32)?;
+        let window = b.concat(held, row, 0)?;
+        let next = b.slice(window, 0, 1, 2)?;
+        let next = b.cast(next, dtype)?;
+        let products = b.mul(window, taps)?;
+        let y = b.sum(products, 0, false)?;
+        b.result(name, next);
+        b.result(format!("y_{name}"), y);
+    }
+    b.finish()
+}
+
 #[test]
 fn a_window_moves_within_a_call() {
     agree(&window().unwrap(), &[2, 3, 4], 0);
+    agree(&windows().unwrap(), &[2, 3], 0);
 }
 
 /// The code of an attention's part for two tokens, linked.

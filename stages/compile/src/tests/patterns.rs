@@ -271,3 +271,35 @@ fn attention_walks_the_cache_in_blocks() {
     dst s0,@9[64] o.out+0
     ");
 }
+
+#[test]
+fn attention_takes_a_row_a_head_and_a_cache_of_16_bits() {
+    let attention = |dtype: Dtype, rows: u64, dim: u64| {
+        let mut b = Builder::new("f");
+        let ctx = DimVar { name: "ctx".into(), lo: 0, hi: 256 };
+        let cache = |dim: u64| Type { dtype, shape: vec![1.into(), Dim::open(ctx.clone()), dim.into()] };
+        b.param("pos", ints(&[]));
+        let q = b.param("q", Type::new(dtype, &[1, 2, 16]));
+        let (k_cache, v_cache) = (b.param("k_cache", cache(16)), b.param("v_cache", cache(dim)));
+        let own_k = b.param("k", Type::new(dtype, &[1, rows, 16]));
+        let own_v = b.param("v", Type::new(dtype, &[1, rows, dim]));
+        let keys = b.concat(k_cache, own_k, 1).unwrap();
+        let values = b.concat(v_cache, own_v, 1).unwrap();
+        let keys = b.transpose(keys, &[0, 2, 1]).unwrap();
+        let scores = b.matmul(q, keys).unwrap();
+        let p = b.op(Op::Softmax { axis: 2 }, &[scores]).unwrap();
+        let o = b.matmul(p, values).unwrap();
+        b.result("o", o);
+        ir(&b.finish().unwrap())
+    };
+    let row = "keys and values of a step are [1, 1, 16]";
+    for (dtype, rows, dim, says) in [
+        (Dtype::BF16, 1, 16, "k_cache.in+0"),
+        (Dtype::F32, 1, 16, "a cache holds 16-bit floats"),
+        (Dtype::BF16, 2, 16, row),
+        (Dtype::BF16, 1, 8, row),
+    ] {
+        let found = attention(dtype, rows, dim);
+        assert!(found.contains(says), "{found}");
+    }
+}

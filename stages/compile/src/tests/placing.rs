@@ -268,7 +268,7 @@ fn made_up(seed: u64) -> Program {
 fn no_place_and_no_wait_changes_a_value() {
     let bodies = |p: &Program| p.loops().iter().map(|(start, end)| end - start).collect::<Vec<_>>();
     let (mut waited, mut rounds) = (0, 0);
-    for seed in 0..300 {
+    for seed in 0..100 {
         let p = made_up(seed);
         let expected = sent(&p, &apart(p.lrm.iter().copied()), &apart(p.l2.iter().map(|b| b.bytes)));
         assert!(expected.iter().all(|v| *v != 0), "seed {seed}: it reads only what it wrote");
@@ -287,7 +287,7 @@ fn no_place_and_no_wait_changes_a_value() {
             limit = peak - CELL;
         }
     }
-    assert!(waited > 300 && rounds > 600, "{waited} of {rounds}");
+    assert!(waited > 100 && rounds > 200, "{waited} of {rounds}");
 }
 
 /// The words of a program that has to wait; `>a:3` stores `a` as op 3 does, `<c:5` loads it again as `c`.

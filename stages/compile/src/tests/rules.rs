@@ -1,7 +1,12 @@
 //! One test a rule for single ops.
 
-use super::{f32s, function, ints, ir};
-use mica_models::hir::{Builder, Op};
+use super::{f32s, function, ints, ir, options};
+use crate::tile_ir;
+use mica_device::format::Format;
+use mica_device::layout::Scaling;
+use mica_device::product::Product;
+use mica_device::segment::{SegmentPlan, Storage};
+use mica_models::hir::{Builder, HirError, Op, ValueId};
 
 #[test]
 fn matrices_share_one_broadcast() {
@@ -138,6 +143,36 @@ fn the_residual_is_fixed_point_and_its_squares_are_exact() {
 }
 
 #[test]
+fn a_row_of_a_table_is_scaled_by_equal_groups() {
+    let f = function(|b| {
+        let token = b.param("token", ints(&[]));
+        let table = b.weight("table", f32s(&[5, 42]));
+        b.op(Op::IndexSelect, &[table, token])
+    });
+    let row = |group| {
+        let scaling = Some(Scaling { group, scale: Format::F16, zero: false });
+        let mut plan = SegmentPlan::default();
+        assert!(plan.push("table", &[5, 42], Storage::Table { element: Format::I8, scaling }));
+        match tile_ir(&f, &plan, &Product::named("qb1").unwrap(), &options(&f)) {
+            Ok(text) => text,
+            Err(e) => e.to_string(),
+        }
+    };
+    insta::assert_snapshot!(row(21), @"
+    sld s16,s0 token.in+0
+    salu.mul s17,s16,64
+    dld s0,s17,@1[64] constants+0
+    ldt.i8 %0:f32[1x42],@1[42]
+    ldt.f16 %1:f32[1x2],@1+44[4]
+    vbin.mul.stretch %2:f32[1x42],%0:f32[1x42],%1:f32[1x2]
+    opb %2:f32[1x42]
+    stt.f32 %2:f32[1x42],@2[168]
+    dst s0,@2[168] y.out+0
+    ");
+    insta::assert_snapshot!(row(32), @": no rule compiles this `index_select`: groups of 32 do not make 42 columns");
+}
+
+#[test]
 fn the_choice_can_be_forced() {
     let mut b = Builder::new("f");
     let x = b.param("x", f32s(&[16]));
@@ -207,4 +242,33 @@ fn what_has_no_rule_says_what_would_have() {
         b.matmul(x, x)
     });
     insta::assert_snapshot!(ir(&middle), @": no rule compiles this `matmul`: [2, 2] · [2, 2] in LRM has no side that is a vector");
+    let empty = function(|b| {
+        let x = b.param("x", f32s(&[4, 8]));
+        let x = b.slice(x, 0, 4, 0)?;
+        b.unary(Op::Silu, x)
+    });
+    insta::assert_snapshot!(ir(&empty), @": no rule compiles this `slice`: a tile has elements, and this value has none");
+    let one = |shape: &[u64]| {
+        function(|b| {
+            let x = b.param("x", f32s(shape));
+            let w = b.weight("w", f32s(&[80, 32]));
+            b.matmul(w, x)
+        })
+    };
+    insta::assert_snapshot!(ir(&one(&[32, 2])), @": no rule compiles this `matmul`: a matrix [80, 32] takes one vector");
+    insta::assert_snapshot!(ir(&one(&[3, 32, 1])), @": no rule compiles this `matmul`: a matrix [80, 32] takes one vector");
+    let experts = |ids: fn(&mut Builder, ValueId) -> Result<ValueId, HirError>, shape: &[u64]| {
+        function(|b| {
+            let x = b.param("x", f32s(shape));
+            let chosen = b.param("ids", ints(&[2]));
+            let chosen = ids(b, chosen)?;
+            let up = b.weight("up", f32s(&[8, 64, 32]));
+            let up = b.op(Op::IndexSelect, &[up, chosen])?;
+            b.matmul(up, x)
+        })
+    };
+    assert!(ir(&experts(|_, ids| Ok(ids), &[2, 32, 1])).contains("y.out"));
+    insta::assert_snapshot!(ir(&experts(|_, ids| Ok(ids), &[32, 2])), @": no rule compiles this `matmul`: 2 matrices [64, 32] take one vector, or one each");
+    insta::assert_snapshot!(ir(&experts(|_, ids| Ok(ids), &[32, 3])), @": no rule compiles this `matmul`: 2 matrices [64, 32] take one vector, or one each");
+    insta::assert_snapshot!(ir(&experts(|b, ids| b.add(ids, ids), &[32])), @": no rule compiles this `matmul`: 2 matrices [64, 32] take one vector, or one each");
 }
