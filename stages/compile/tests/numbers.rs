@@ -4,7 +4,7 @@
 mod support;
 
 use mica_models::eval::{self, Tensor, evaluate};
-use mica_models::hir::{Dim, Dtype, Function};
+use mica_models::hir::{Builder, Dim, Dtype, Function, Op, Type};
 use mica_models::testing::{Broken, broken};
 use std::collections::BTreeMap;
 use support::{CAPACITY, Lcg, call, cosine, error, object, product, reals, tiny, weights};
@@ -137,6 +137,29 @@ fn odd_dimensions() {
     for kind in &odd.kinds {
         agree(&kind.function, &kind.name, 6, &step(&kind.function, 6, 200));
     }
+}
+
+/// Views of a head that are read outside of what runs head by head, or leave in the seam.
+#[test]
+fn views_of_heads() {
+    let mut b = Builder::new("heads");
+    let s = b.param("s", Type::new(Dtype::F32, &[2, 8, 16]));
+    let k = b.param("k", Type::new(Dtype::F32, &[2, 8]));
+    let v = b.param("v", Type::new(Dtype::F32, &[2, 1, 16]));
+    let row = b.reshape(k, &[2, 1, 8]).unwrap();
+    let column = b.reshape(k, &[2, 8, 1]).unwrap();
+    let seen = b.matmul(row, s).unwrap();
+    let d = b.sub(v, seen).unwrap();
+    let flat = b.reshape(d, &[2, 16]).unwrap();
+    let d = b.reshape(flat, &[2, 1, 16]).unwrap();
+    let update = b.matmul(column, d).unwrap();
+    let next = b.add(s, update).unwrap();
+    let y = b.unary(Op::Silu, flat).unwrap();
+    b.result("s", next);
+    b.result("hidden", seen);
+    b.result("y", y);
+    let f = b.finish().unwrap();
+    agree(&f, "heads", 4, &step(&f, 4, 0));
 }
 
 /// Functions that gates must refuse are still functions: the device computes what they say.

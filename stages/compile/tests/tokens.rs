@@ -250,19 +250,53 @@ fn recurrence(dtype: Dtype) -> Result<Function, HirError> {
     b.finish()
 }
 
+/// The same of matrices, which run head by head: `next = state + k ⊗ silu(v − k · state)`; `y` is `k · next`.
+fn heads(dtype: Dtype) -> Result<Function, HirError> {
+    let mut b = Builder::new("heads");
+    let state = b.param("state", Type::new(dtype, &[3, 8, 16]));
+    let x = b.param("x", Type::new(Dtype::F32, &[3, 8]));
+    let v = b.param("v", Type::new(Dtype::F32, &[3, 1, 16]));
+    let s = b.cast(state, Dtype::F32)?;
+    let row = b.reshape(x, &[3, 1, 8])?;
+    let column = b.reshape(x, &[3, 8, 1])?;
+    let seen = b.matmul(row, s)?;
+    let d = b.sub(v, seen)?;
+    let d = b.unary(Op::Silu, d)?;
+    let update = b.matmul(column, d)?;
+    let next = b.add(s, update)?;
+    let y = b.matmul(row, next)?;
+    let next = b.cast(next, dtype)?;
+    b.result("state", next);
+    b.result("y", y);
+    b.finish()
+}
+
+/// Matrices that each token brings its own of.
+#[test]
+fn matrices_come_token_by_token() {
+    let mut b = Builder::new("matrices");
+    let m = b.param("m", Type::new(Dtype::F32, &[3, 8, 16]));
+    let x = b.param("x", Type::new(Dtype::F32, &[3, 1, 8]));
+    let y = b.matmul(x, m).unwrap();
+    b.result("y", y);
+    agree(&b.finish().unwrap(), &[2, 3], 0);
+}
+
 /// The format of a state's edge is what makes its bits, also where it stays on the chip.
 #[test]
 fn a_state_is_rounded_as_on_its_edge() {
-    let [narrow, wide] = [Dtype::BF16, Dtype::F32].map(|d| recurrence(d).unwrap());
-    agree(&narrow, &[2, 3], 0);
-    agree(&wide, &[2], 0);
-    let product = product("qb4");
-    let w = weights::random(&narrow, 1);
-    let y = |f: &Function| {
-        let k = kernel(f, &w, &product, 3, Constants::Baked);
-        run(&k, &w, &product, (3, 1), 0).outputs["y"].clone()
-    };
-    assert!(y(&narrow) != y(&wide), "the rounding shows in what is compared");
+    for function in [recurrence, heads] {
+        let [narrow, wide] = [Dtype::BF16, Dtype::F32].map(|d| function(d).unwrap());
+        agree(&narrow, &[2, 3], 0);
+        agree(&wide, &[2], 0);
+        let product = product("qb4");
+        let w = weights::random(&narrow, 1);
+        let y = |f: &Function| {
+            let k = kernel(f, &w, &product, 3, Constants::Baked);
+            run(&k, &w, &product, (3, 1), 0).outputs["y"].clone()
+        };
+        assert!(y(&narrow) != y(&wide), "the rounding shows in what is compared");
+    }
 }
 
 /// The window of a convolution that is also read whole, its taps shorter than a call.

@@ -179,10 +179,6 @@ impl Lower<'_> {
                 let shape: Vec<u64> = std::iter::once(1).chain(inner.iter().copied()).collect();
                 Ok(t.part(b * inner.iter().product::<u64>(), &shape))
             }
-            Some(&first) if t.shape.len() == rank && first != 1 => {
-                let what = format!("{:?} has neither {heads} heads nor one", t.shape);
-                Err(self.g.unsupported(v, what))
-            }
             _ => Ok(t),
         }
     }
