@@ -162,6 +162,22 @@ fn views_of_heads() {
     agree(&f, "heads", 4, &step(&f, 4, 0));
 }
 
+/// Two states of which each head of one reads the other's.
+#[test]
+fn states_that_meet() {
+    let mut b = Builder::new("states");
+    let [s, t] = ["s", "t"].map(|name| b.param(name, Type::new(Dtype::F32, &[2, 8, 16])));
+    let k = b.param("k", Type::new(Dtype::F32, &[2, 1, 8]));
+    let both = b.add(s, t).unwrap();
+    let y = b.matmul(k, both).unwrap();
+    let next = b.unary(Op::Silu, both).unwrap();
+    b.result("s", next);
+    b.result("t", both);
+    b.result("y", y);
+    let f = b.finish().unwrap();
+    agree(&f, "states", 8, &step(&f, 8, 0));
+}
+
 /// Functions that gates must refuse are still functions: the device computes what they say.
 #[test]
 fn broken_variants() {

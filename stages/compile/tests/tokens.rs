@@ -48,7 +48,9 @@ fn given(e: &Entry, pos: u64, n: u64) -> Vec<u8> {
     let each = tokens.flat_map(|t| match e.name.as_str() {
         "pos.in" => (t as i64).to_le_bytes().to_vec(),
         _ if scalar => ((inputs(&e.name, 1, t)[0].abs() * 150.0) as i64).to_le_bytes().to_vec(),
-        "forced_ids.in" => vec![0xff; 4 * one as usize],
+        // every other token's choice is forced
+        "forced_ids.in" if t % 2 == 0 => vec![0xff; 4 * one as usize],
+        "forced_ids.in" => (0..one).flat_map(|i| (((t + i) % one) as i32).to_le_bytes()).collect(),
         _ => support::encode(share, &inputs(base(e), one as usize, t)),
     });
     each.collect()
@@ -337,6 +339,22 @@ fn windows() -> Result<Function, HirError> {
         b.result(format!("y_{name}"), y);
     }
     b.finish()
+}
+
+/// States that nothing is made of: `late` is the token before, `fixed` stays as it came.
+#[test]
+fn states_that_are_parameters() {
+    let mut b = Builder::new("late");
+    let vector = |dtype| Type::new(dtype, &[64]);
+    let x = b.param("x", vector(Dtype::F32));
+    let late = b.param("late", vector(Dtype::F32));
+    let fixed = b.param("fixed", vector(Dtype::BF16));
+    let held = b.cast(fixed, Dtype::F32).unwrap();
+    let y = b.mul(late, held).unwrap();
+    b.result("late", x);
+    b.result("fixed", fixed);
+    b.result("y", y);
+    agree(&b.finish().unwrap(), &[2, 3], 0);
 }
 
 #[test]

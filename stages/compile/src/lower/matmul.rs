@@ -110,7 +110,7 @@ impl Lower<'_> {
         let mut vectors = Vec::new();
         for t in tokens.clone() {
             let x = self.at_token(t, |l| l.tensor(x))?;
-            if (x.count(), shape.iter().product()) != (cols, rows) {
+            if x.count() != cols {
                 return Err(self.g.unsupported(v, format!("a matrix [{rows}, {cols}] takes one vector")));
             }
             vectors.push(self.broadcast(&x).matrix(1, cols));

@@ -3,6 +3,7 @@
 mod memory;
 mod patterns;
 mod placing;
+mod refused;
 mod rules;
 mod tokens;
 

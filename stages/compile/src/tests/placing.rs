@@ -8,7 +8,7 @@ use crate::emit::spill;
 use crate::ir::build::{self, Place};
 use crate::ir::{Inst, Item, L2Buf, L2Id, LrmId, Program, Reg, Span, Tile};
 use mica_device::format::Format;
-use mica_device::isa::{Opcode, UnaryOp};
+use mica_device::isa::{Broadcast, Opcode, UnaryOp, VectorOp};
 use mica_device::object::Symbol;
 use std::collections::BTreeMap;
 
@@ -113,6 +113,23 @@ fn first_fit_takes_the_lowest_gap_and_the_place_of_what_dies() {
     ] {
         assert_eq!(lrm(cells, words, 99).as_deref(), Ok(expected), "{words}");
     }
+}
+
+#[test]
+fn nothing_is_in_place_of_what_is_read_twice() {
+    let tile = |buf, offset, cols| Tile {
+        buf: LrmId(buf),
+        offset,
+        rows: 1,
+        cols,
+        count: None,
+        format: Format::F32,
+        frac: 0,
+    };
+    let (to, whole, part) = (tile(1, 0, 16), tile(0, 0, 16), tile(0, 32, 8));
+    let product = |by| build::vbin(VectorOp::Mul, Broadcast::Cyclic, to, whole, by);
+    assert_eq!(product(tile(2, 0, 8)).in_place(), Some((to, whole)));
+    assert_eq!(product(part).in_place(), None);
 }
 
 #[test]
@@ -339,24 +356,24 @@ fn what_waits_is_the_most_and_it_waits_outside_of_loops() {
 #[test]
 fn what_waits_keeps_its_format_and_is_whole() {
     let mut p = program(&[2, 2], "+a +b -b -a");
-    let tiles = |p: &mut Program, change: fn(&mut Tile)| {
-        let regs = p.items.iter_mut().filter_map(|item| match item {
-            Item::Inst(i) => Some(&mut i.r[0]),
-            Item::End => None,
-        });
-        regs.for_each(|r| {
-            if let Reg::Tile(t) = r {
-                change(t);
-            }
-        });
-    };
-    tiles(&mut p, |t| (t.format, t.frac) = (Format::Fx32, 20));
+    for item in &mut p.items {
+        if let Item::Inst(Inst { r: [Reg::Tile(t), ..], .. }) = item {
+            (t.format, t.frac) = (Format::Fx32, 20);
+        }
+    }
     let mut fixed = p.clone();
     spill::lrm(&mut fixed, 2 * CELL).unwrap();
     let transfers =
         fixed.to_string().lines().filter(|l| l.contains(".fx32")).map(str::to_owned).collect::<Vec<_>>();
     assert_eq!(transfers, ["stt.fx32 %0:fx32[1x32],.20,@4[128]", "ldt.fx32 %2:fx32[1x32],.20,@4[128]"]);
-    // how many of its rows are written is known only at run time
-    tiles(&mut p, |t| t.count = Some(20));
-    assert_eq!(spill::lrm(&mut p, 2 * CELL), Err(NoRoom { at: 3, need: 4 * CELL }));
+    // written with gaps, added to, or as many rows as are known only at run time
+    let none = Err(NoRoom { at: 3, need: 4 * CELL });
+    for (op, flags, count) in [(Opcode::Vmov, 0, None), (Opcode::Tmvt, 1, None), (Opcode::Ldt, 0, Some(20))] {
+        let mut p = p.clone();
+        let Item::Inst(first) = &mut p.items[1] else { unreachable!() };
+        (first.op, first.flags) = (op, flags);
+        let Reg::Tile(t) = &mut first.r[0] else { unreachable!() };
+        t.count = count;
+        assert_eq!(spill::lrm(&mut p, 2 * CELL), none, "{op:?}");
+    }
 }

@@ -6,7 +6,7 @@ use mica_device::format::Format;
 use mica_device::layout::Scaling;
 use mica_device::product::Product;
 use mica_device::segment::{SegmentPlan, Storage};
-use mica_models::hir::{Builder, HirError, Op, ValueId};
+use mica_models::hir::{Builder, Function, HirError, Op, ValueId};
 
 #[test]
 fn matrices_share_one_broadcast() {
@@ -271,4 +271,75 @@ fn what_has_no_rule_says_what_would_have() {
     insta::assert_snapshot!(ir(&experts(|_, ids| Ok(ids), &[32, 2])), @": no rule compiles this `matmul`: 2 matrices [64, 32] take one vector, or one each");
     insta::assert_snapshot!(ir(&experts(|_, ids| Ok(ids), &[32, 3])), @": no rule compiles this `matmul`: 2 matrices [64, 32] take one vector, or one each");
     insta::assert_snapshot!(ir(&experts(|b, ids| b.add(ids, ids), &[32])), @": no rule compiles this `matmul`: 2 matrices [64, 32] take one vector, or one each");
+}
+
+/// A broadcast and a rotary table are made once, and only for those who read the very same.
+#[test]
+fn what_is_shared_is_the_same() {
+    let broadcasts = function(|b| {
+        let x = b.param("x", f32s(&[64]));
+        let (low, high) = (b.slice(x, 0, 0, 32)?, b.slice(x, 0, 32, 32)?);
+        let parts = [("w1", low, 32), ("w2", high, 32), ("w3", x, 64), ("w4", low, 32)];
+        let mut sum = None;
+        for (w, x, n) in parts {
+            let w = b.weight(w, f32s(&[16, n]));
+            let y = b.matmul(w, x)?;
+            sum = Some(match sum {
+                Some(s) => b.add(s, y)?,
+                None => y,
+            });
+        }
+        Ok(sum.unwrap())
+    });
+    let made = |f: &Function, what: &str| {
+        ir(f).lines().filter(|l| l.starts_with(what)).map(str::to_owned).collect::<Vec<_>>()
+    };
+    insta::assert_snapshot!(made(&broadcasts, "bct").join("\n"), @"
+    bct %1:f16[1x32],%0:f32[1x32]
+    bct %3:f16[1x32],%0+128:f32[1x32]
+    bct %6:f16[1x64],%0:f32[1x64]
+    ");
+    let rotations = function(|b| {
+        let mut x = b.param("x", f32s(&[2, 16]));
+        let pos = b.param("pos", ints(&[]));
+        let other = b.param("other", ints(&[]));
+        for (pos, rotary, theta) in
+            [(pos, 4, 1e4), (pos, 4, 1e6), (pos, 8, 1e4), (other, 4, 1e4), (pos, 4, 1e4)]
+        {
+            x = b.op(Op::Rope { rotary, theta }, &[x, pos])?;
+        }
+        Ok(x)
+    });
+    insta::assert_snapshot!(made(&rotations, "vsincos").join("\n"), @"
+    vsincos %2:f32[1x2],%3:f32[1x2],%1:f32[1x2],s16
+    vsincos %6:f32[1x2],%7:f32[1x2],%5:f32[1x2],s16
+    vsincos %10:f32[1x4],%11:f32[1x4],%9:f32[1x4],s16
+    vsincos %13:f32[1x2],%14:f32[1x2],%1:f32[1x2],s17
+    ");
+    let literals =
+        ir(&rotations).lines().filter(|l| l.contains("literals")).map(str::to_owned).collect::<Vec<_>>();
+    insta::assert_snapshot!(literals.join("\n"), @"
+    dld s0,@2[8] literals+0
+    dld s0,@3[8] literals+64
+    dld s0,@4[16] literals+128
+    ");
+}
+
+/// A product that nothing reads but the seam is whole all the same.
+#[test]
+fn a_product_may_be_the_residual() {
+    let mut b = Builder::new("f");
+    let x = b.param("x", f32s(&[32]));
+    let w = b.weight("w", f32s(&[80, 32]));
+    let y = b.matmul(w, x).unwrap();
+    b.result("hidden", y);
+    insta::assert_snapshot!(ir(&b.finish().unwrap()), @"
+    dld s0,@1[128] x.in+0
+    ldt.f32 %0:f32[1x32],@1[128]
+    bct %1:f16[1x32],%0:f32[1x32]
+    dld s0,@2[2880] constants+0
+    matv.0x5 %2:f32[1x80],%1:f16[1x32],@2[2880] 80 rows, group 32
+    opb %2:f32[1x80]
+    stt.fx32 %2:f32[1x80],.20,@0[320]
+    ");
 }

@@ -143,6 +143,43 @@ fn a_head_runs_all_tokens_before_the_next_one() {
     ");
 }
 
+/// What rests on weights alone is made once and leaves for each token; a choice among it may be forced, token by token.
+#[test]
+fn what_tokens_share_is_made_once() {
+    let mut b = Builder::new("f");
+    let gain = b.weight("gain", f32s(&[32]));
+    let w = b.weight("w", f32s(&[16, 32]));
+    let y = b.matmul(w, gain).unwrap();
+    let top = b.op(Op::TopK { k: 2 }, &[y]).unwrap();
+    let ids = b.op(Op::TupleGet { index: 1 }, &[top]).unwrap();
+    b.result("y", y);
+    b.result("ids", ids);
+    insta::assert_snapshot!(ir_of(&b.finish().unwrap(), 2), @"
+    dld s0,@1[128] constants+0
+    ldt.f32 %0:f32[1x32],@1[128]
+    bct %1:f16[1x32],%0:f32[1x32]
+    dld s0,@2[576] constants+128
+    matv.0x5 %2:f32[1x16],%1:f16[1x32],@2[576] 16 rows, group 32
+    opb %2:f32[1x16]
+    stt.f32 %2:f32[1x16],@3[64]
+    dst s0,@3[64] y.out+0
+    stt.f32 %2:f32[1x16],@4[64]
+    dst s0,@4[64] y.out+64
+    dld s0,@5[8] forced_ids.in+0
+    ldt.i32 %3:i32[1x2],@5[8]
+    topk %4:i32[1x2],%5:f32[1x2],%2:f32[1x16],%3:i32[1x2] 2
+    opb %5:f32[1x2]
+    stt.i32 %4:i32[1x2],@6[8]
+    dst s0,@6[8] ids.out+0
+    dld s0,@7[8] forced_ids.in+8
+    ldt.i32 %6:i32[1x2],@7[8]
+    topk %7:i32[1x2],%8:f32[1x2],%2:f32[1x16],%6:i32[1x2] 2
+    opb %8:f32[1x2]
+    stt.i32 %7:i32[1x2],@8[8]
+    dst s0,@8[8] ids.out+8
+    ");
+}
+
 /// Between tokens of a call a state would not be rounded as between calls.
 #[test]
 fn a_state_leaves_in_the_format_in_which_it_comes() {
@@ -202,7 +239,12 @@ fn heads_do_not_meet_in_a_region() {
         ir(&b.finish().unwrap())
     };
     assert!(region(|b, seen| b.unary(Op::Silu, seen)).contains("s.out"));
-    let changes: [(&str, Change); 5] = [
+    let changes: [(&str, Change); 6] = [
+        ("transpose", |b, seen| {
+            let two = b.reshape(seen, &[2, 2, 8])?;
+            let turned = b.transpose(two, &[1, 0, 2])?;
+            b.reshape(turned, &[2, 1, 16])
+        }),
         ("sum", |b, seen| {
             let all = b.sum(seen, 0, true)?;
             b.sub(seen, all)
