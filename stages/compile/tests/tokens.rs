@@ -7,7 +7,7 @@ use mica_device::hazards::{self, Hazard};
 use mica_device::isa::{self, Instr, Opcode};
 use mica_device::object::{Constants, Direction, Entry, Kernel, Object};
 use mica_device::product::Product;
-use mica_models::hir::{Builder, Dtype, Function, HirError, Op, Type};
+use mica_models::hir::{Builder, Dtype, Function, HirError, Op, Type, ValueId};
 use mica_simulate::{Edges, Machine, Program};
 use std::collections::BTreeMap;
 use support::weights::{self, Weights};
@@ -321,23 +321,32 @@ fn window() -> Result<Function, HirError> {
     b.finish()
 }
 
-/// Two windows of the same rows, which their edges round differently.
-fn windows() -> Result<Function, HirError> {
+/// Windows of the same rows, which their edges round differently, and one that goes on into another one, or into one from a state that is made anew
+/// each time; all of what is seen leaves too.
+fn windows([first, second]: [Dtype; 2], anew: bool) -> Result<Function, HirError> {
     let mut b = Builder::new("windows");
-    let x = b.param("x", Type::new(Dtype::F32, &[64]));
-    let row = b.reshape(x, &[1, 64])?;
-    for (name, dtype) in [("narrow", Dtype::BF16), ("wide", Dtype::F32)] {
-        let state = b.param(name, Type::new(dtype, &[2, 64]));
-        let taps = b.weight(format!("{name}.conv1d"), Type::new(Dtype::F32, &[3, 64]));
+    let x = b.param("x", Type::new(Dtype::F32, &[1, 64]));
+    let window = |b: &mut Builder, name: &str, dtype, of, n: u64| -> Result<ValueId, HirError> {
+        let state = b.param(name, Type::new(dtype, &[3, 64]));
+        let taps = b.weight(format!("{name}.conv1d"), Type::new(Dtype::F32, &[3 + n, 64]));
         let held = b.cast(state, Dtype::F32)?;
-        let window = b.concat(held, row, 0)?;
-        let next = b.slice(window, 0, 1, 2)?;
-        let next = b.cast(next, dtype)?;
-        let products = b.mul(window, taps)?;
+        let rows = b.concat(held, of, 0)?;
+        let products = b.mul(rows, taps)?;
         let y = b.sum(products, 0, false)?;
-        b.result(name, next);
         b.result(format!("y_{name}"), y);
-    }
+        let seen = b.slice(rows, 0, 0, 3 + n)?;
+        b.result(format!("seen_{name}"), seen);
+        let next = match anew && name == "first" {
+            true => b.unary(Op::Silu, held)?,
+            false => b.slice(rows, 0, 1, 3)?,
+        };
+        let next = b.cast(next, dtype)?;
+        b.result(name, next);
+        Ok(held)
+    };
+    let held = window(&mut b, "first", first, x, 1)?;
+    window(&mut b, "second", second, held, 3)?;
+    window(&mut b, "third", second, x, 1)?;
     b.finish()
 }
 
@@ -360,7 +369,11 @@ fn states_that_are_parameters() {
 #[test]
 fn a_window_moves_within_a_call() {
     agree(&window().unwrap(), &[2, 3, 4], 0);
-    agree(&windows().unwrap(), &[2, 3], 0);
+    for anew in [false, true] {
+        for dtypes in [[Dtype::BF16, Dtype::F32], [Dtype::F32, Dtype::BF16]] {
+            agree(&windows(dtypes, anew).unwrap(), &[2, 3], 0);
+        }
+    }
 }
 
 /// The code of an attention's part for two tokens, linked.
