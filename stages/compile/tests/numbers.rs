@@ -150,14 +150,17 @@ fn views_of_heads() {
     let column = b.reshape(k, &[2, 8, 1]).unwrap();
     let seen = b.matmul(row, s).unwrap();
     let d = b.sub(v, seen).unwrap();
-    let flat = b.reshape(d, &[2, 16]).unwrap();
-    let d = b.reshape(flat, &[2, 1, 16]).unwrap();
-    let update = b.matmul(column, d).unwrap();
+    let size = b.sum(d, 2, true).unwrap();
+    let z = b.mul(d, size).unwrap();
+    let flat = b.reshape(z, &[2, 16]).unwrap();
+    let z = b.reshape(flat, &[2, 1, 16]).unwrap();
+    let update = b.matmul(column, z).unwrap();
     let next = b.add(s, update).unwrap();
-    let y = b.unary(Op::Silu, flat).unwrap();
+    let (y, z) = (b.unary(Op::Silu, flat).unwrap(), b.unary(Op::Silu, d).unwrap());
     b.result("s", next);
     b.result("hidden", seen);
     b.result("y", y);
+    b.result("z", z);
     let f = b.finish().unwrap();
     agree(&f, "heads", 4, &step(&f, 4, 0));
 }
@@ -170,7 +173,8 @@ fn states_that_meet() {
     let k = b.param("k", Type::new(Dtype::F32, &[2, 1, 8]));
     let both = b.add(s, t).unwrap();
     let y = b.matmul(k, both).unwrap();
-    let next = b.unary(Op::Silu, both).unwrap();
+    let alone = b.unary(Op::Sigmoid, s).unwrap();
+    let next = b.mul(both, alone).unwrap();
     b.result("s", next);
     b.result("t", both);
     b.result("y", y);

@@ -321,11 +321,20 @@ fn window() -> Result<Function, HirError> {
     b.finish()
 }
 
-/// Windows of the same rows, which their edges round differently, and one that goes on into another one, or into one from a state that is made anew
-/// each time; all of what is seen leaves too.
-fn windows([first, second]: [Dtype; 2], anew: bool) -> Result<Function, HirError> {
+/// What the first of the windows is for the next token.
+#[derive(Clone, Copy, PartialEq)]
+enum First {
+    Moves,
+    OfItself,
+    OfAnother,
+}
+
+/// Windows of the same rows, which their edges round differently; the second goes on from the first, which moves too or is made
+/// anew. All that is seen leaves.
+fn windows([first, second]: [Dtype; 2], how: First) -> Result<Function, HirError> {
     let mut b = Builder::new("windows");
     let x = b.param("x", Type::new(Dtype::F32, &[1, 64]));
+    let z = b.param("z", Type::new(Dtype::F32, &[3, 64]));
     let window = |b: &mut Builder, name: &str, dtype, of, n: u64| -> Result<ValueId, HirError> {
         let state = b.param(name, Type::new(dtype, &[3, 64]));
         let taps = b.weight(format!("{name}.conv1d"), Type::new(Dtype::F32, &[3 + n, 64]));
@@ -336,9 +345,10 @@ fn windows([first, second]: [Dtype; 2], anew: bool) -> Result<Function, HirError
         b.result(format!("y_{name}"), y);
         let seen = b.slice(rows, 0, 0, 3 + n)?;
         b.result(format!("seen_{name}"), seen);
-        let next = match anew && name == "first" {
-            true => b.unary(Op::Silu, held)?,
-            false => b.slice(rows, 0, 1, 3)?,
+        let next = match how {
+            First::OfItself if name == "first" => b.unary(Op::Silu, held)?,
+            First::OfAnother if name == "first" => b.unary(Op::Silu, z)?,
+            _ => b.slice(rows, 0, 1, 3)?,
         };
         let next = b.cast(next, dtype)?;
         b.result(name, next);
@@ -366,12 +376,28 @@ fn states_that_are_parameters() {
     agree(&b.finish().unwrap(), &[2, 3], 0);
 }
 
+/// Products that nothing reads in their token: one that is the next state, and one that all tokens share.
+#[test]
+fn products_that_only_leave() {
+    let mut b = Builder::new("products");
+    let state = b.param("state", Type::new(Dtype::F32, &[80]));
+    let x = b.param("x", Type::new(Dtype::F32, &[64]));
+    let w = b.weight("w.weight", Type::new(Dtype::F32, &[80, 64]));
+    let gain = b.weight("gain", Type::new(Dtype::F32, &[64]));
+    let y = b.unary(Op::Silu, state).unwrap();
+    let (next, shared) = (b.matmul(w, x).unwrap(), b.matmul(w, gain).unwrap());
+    b.result("state", next);
+    b.result("y", y);
+    b.result("shared", shared);
+    agree(&b.finish().unwrap(), &[2, 3], 0);
+}
+
 #[test]
 fn a_window_moves_within_a_call() {
     agree(&window().unwrap(), &[2, 3, 4], 0);
-    for anew in [false, true] {
+    for how in [First::Moves, First::OfItself, First::OfAnother] {
         for dtypes in [[Dtype::BF16, Dtype::F32], [Dtype::F32, Dtype::BF16]] {
-            agree(&windows(dtypes, anew).unwrap(), &[2, 3], 0);
+            agree(&windows(dtypes, how).unwrap(), &[2, 3], 0);
         }
     }
 }
@@ -471,6 +497,20 @@ fn short_memory_changes_no_bit() {
         assert!(runs[0] == runs[1], "{}", f.name);
         assert_eq!(object(f, &w, &product("qb16"), 2).code, fits.code, "with room the program is one");
     }
+}
+
+/// The least LRM of a part, bytes a PE, and how it fails with less: blocks go in strips of down to sixteen rows.
+#[test]
+fn attention_fits_in_little() {
+    let f = &tiny().kinds[1].function;
+    let plan = weights::plan(f);
+    let mut narrow = product("qb1");
+    let mut with = |bytes: u32| {
+        narrow.lrm_per_pe = bytes;
+        compile(&f.name, f, &plan, &narrow, &Options { tokens: 2, ..options(f) }).map(|_| ())
+    };
+    let least = (1..).find(|n| with(16 * n).is_ok()).unwrap() * 16;
+    insta::assert_snapshot!(format!("{least}: {}", with(least - 16).unwrap_err()), @"224: `full_attention` needs 13824 bytes of LRM at instruction 198 (self_attn), and qb1 has 13312: 2 tokens a call: take fewer, or a larger product");
 }
 
 #[test]

@@ -6,7 +6,7 @@ use mica_device::format::Format;
 use mica_device::layout::Scaling;
 use mica_device::product::Product;
 use mica_device::segment::{SegmentPlan, Storage};
-use mica_models::hir::{Builder, Function, HirError, Op, ValueId};
+use mica_models::hir::{Builder, Dim, DimVar, Dtype, Function, HirError, Op, Type, ValueId};
 
 #[test]
 fn matrices_share_one_broadcast() {
@@ -342,4 +342,18 @@ fn a_product_may_be_the_residual() {
     opb %2:f32[1x80]
     stt.fx32 %2:f32[1x80],.20,@0[320]
     ");
+}
+
+/// A cache that nothing reads has no edge, and then nor has the position.
+#[test]
+fn what_nothing_reads_has_no_edge() {
+    let mut b = Builder::new("f");
+    let ctx = DimVar { name: "ctx".into(), lo: 0, hi: 256 };
+    b.param("pos", ints(&[]));
+    b.param("cache", Type { dtype: Dtype::F32, shape: vec![Dim::open(ctx), 4.into()] });
+    let x = b.param("x", f32s(&[4]));
+    let y = b.unary(Op::Neg, x).unwrap();
+    b.result("y", y);
+    let text = ir(&b.finish().unwrap());
+    assert!(text.contains("x.in") && !text.contains("pos.in") && !text.contains("cache"), "{text}");
 }
