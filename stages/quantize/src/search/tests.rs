@@ -224,6 +224,14 @@ fn extremes() {
         let (fit, _) = run(&[w, -w, w / 3.0], ScaleFormat::F32).unwrap();
         assert!(fit.scale > 0.0 && fit.error.is_finite() && fit.error <= fit.energy, "{fit:?}");
     }
+    // the refined scale may be the largest that the format has, but not beyond
+    let top = 65504.0;
+    assert_eq!(run(&[7.0 * top], ScaleFormat::F16).unwrap().0.scale, top);
+    for (scale, ones, refined) in [(64000.0, 1.035_015, top), (top, 1.2, top)] {
+        let w = [vec![7.0 * scale], vec![ones * scale; 100]].concat();
+        let (fit, _) = run(&w, ScaleFormat::F16).unwrap();
+        assert_eq!(fit.scale, refined);
+    }
     let (fit, _) = run(&[1e-9, -1e-9], ScaleFormat::F16).unwrap();
     assert!(fit.scale > 0.0 && fit.error <= fit.energy);
 }
