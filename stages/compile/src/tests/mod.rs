@@ -1,5 +1,6 @@
 //! Rules on hand-built functions, as text.
 
+mod made_up;
 mod memory;
 mod patterns;
 mod placing;
