@@ -84,7 +84,8 @@ pub fn link_with(
         }
     }
     let last_out = objects.iter().rposition(|o| o.seam_out);
-    let takes = seams == Seams::Segment && objects.first().is_some_and(|o| o.seam_in);
+    // of a whole no first part takes one: `check_seams` has refused it
+    let takes = objects.first().is_some_and(|o| o.seam_in);
     let gives = match seams {
         Seams::Segment => objects.last().is_some_and(|o| o.seam_out),
         Seams::Whole => last_out.is_some(),
@@ -131,7 +132,7 @@ fn check_seams(objects: &[&Object], seams: Seams) -> Result<(), CompileError> {
         let given = part == 0 && seams == Seams::Segment;
         let wrong = match seam {
             _ if !o.seam_in || given => None,
-            None => Some("takes a residual that no part before it leaves: link that part too".into()),
+            None => Some("takes a residual that the parts before it do not leave: link one that does".into()),
             Some(bytes) if bytes != o.seam_bytes => Some(format!(
                 "takes a residual of {} bytes, but the part before leaves {bytes}",
                 o.seam_bytes
@@ -143,6 +144,9 @@ fn check_seams(objects: &[&Object], seams: Seams) -> Result<(), CompileError> {
         }
         if o.seam_out {
             seam = Some(o.seam_bytes);
+        } else if !o.seam_in {
+            // it knows of no seam, and may have anything where the residual lay
+            seam = None;
         }
     }
     Ok(())

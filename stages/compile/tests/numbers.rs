@@ -4,7 +4,7 @@
 mod support;
 
 use mica_models::eval::{self, Tensor, evaluate};
-use mica_models::hir::{Dim, Dtype, Function};
+use mica_models::hir::{Builder, Dim, Dtype, Function, Op, Type};
 use mica_models::testing::{Broken, broken};
 use std::collections::BTreeMap;
 use support::{CAPACITY, Lcg, call, cosine, error, object, product, reals, tiny, weights};
@@ -137,6 +137,49 @@ fn odd_dimensions() {
     for kind in &odd.kinds {
         agree(&kind.function, &kind.name, 6, &step(&kind.function, 6, 200));
     }
+}
+
+/// Views of a head that are read outside of what runs head by head, or leave in the seam.
+#[test]
+fn views_of_heads() {
+    let mut b = Builder::new("heads");
+    let s = b.param("s", Type::new(Dtype::F32, &[2, 8, 16]));
+    let k = b.param("k", Type::new(Dtype::F32, &[2, 8]));
+    let v = b.param("v", Type::new(Dtype::F32, &[2, 1, 16]));
+    let row = b.reshape(k, &[2, 1, 8]).unwrap();
+    let column = b.reshape(k, &[2, 8, 1]).unwrap();
+    let seen = b.matmul(row, s).unwrap();
+    let d = b.sub(v, seen).unwrap();
+    let size = b.sum(d, 2, true).unwrap();
+    let z = b.mul(d, size).unwrap();
+    let flat = b.reshape(z, &[2, 16]).unwrap();
+    let z = b.reshape(flat, &[2, 1, 16]).unwrap();
+    let update = b.matmul(column, z).unwrap();
+    let next = b.add(s, update).unwrap();
+    let (y, z) = (b.unary(Op::Silu, flat).unwrap(), b.unary(Op::Silu, d).unwrap());
+    b.result("s", next);
+    b.result("hidden", seen);
+    b.result("y", y);
+    b.result("z", z);
+    let f = b.finish().unwrap();
+    agree(&f, "heads", 4, &step(&f, 4, 0));
+}
+
+/// Two states of which each head of one reads the other's.
+#[test]
+fn states_that_meet() {
+    let mut b = Builder::new("states");
+    let [s, t] = ["s", "t"].map(|name| b.param(name, Type::new(Dtype::F32, &[2, 8, 16])));
+    let k = b.param("k", Type::new(Dtype::F32, &[2, 1, 8]));
+    let both = b.add(s, t).unwrap();
+    let y = b.matmul(k, both).unwrap();
+    let alone = b.unary(Op::Sigmoid, s).unwrap();
+    let next = b.mul(both, alone).unwrap();
+    b.result("s", next);
+    b.result("t", both);
+    b.result("y", y);
+    let f = b.finish().unwrap();
+    agree(&f, "states", 8, &step(&f, 8, 0));
 }
 
 /// Functions that gates must refuse are still functions: the device computes what they say.

@@ -1,11 +1,14 @@
-//! How much code and memory the parts take: a table that changes only when it is meant to.
+//! How much code, memory and time the parts take: tables that change only when they are meant to.
 
 mod support;
 
 use mica_compile::{CompileError, Options, Seams, compile, link};
 use mica_device::isa::{self, Opcode};
+use mica_device::object::Kernel;
+use mica_device::product::{Product, Rates};
 use mica_models::Stack;
 use mica_models::hir::Function;
+use mica_simulate::timing::{self, Inputs};
 use std::fmt::Write;
 use support::{describe, options, product, prove, tiny, weights};
 
@@ -28,8 +31,15 @@ fn parts(stack: &Stack) -> Vec<(&str, &Function)> {
     [("embed", &stack.embed)].into_iter().chain(kinds).chain([("head", &stack.head)]).collect()
 }
 
+/// Cycles of a call at a position, at the rates of `docs/timing.md`, whose figures are made of these.
+fn cycles(kernel: &Kernel, product: &Product, position: u64) -> u64 {
+    let rates = Rates { bus_bytes: 32, clock_mhz: 1000 };
+    timing::cycles(kernel, product, &rates, Inputs { position, ..Inputs::default() }).unwrap().total
+}
+
 fn table(stack: &Stack) -> String {
-    let mut text = String::from("product part instructions tdef waits lrm_peak l2_peak\n");
+    let mut text = String::from("product part instructions tdef waits lrm_peak l2_peak cycles\n");
+    let mut proved: Vec<Vec<u8>> = Vec::new();
     for name in ["qb1", "qb4", "qb16"] {
         let product = product(name);
         for (kind, f) in parts(stack) {
@@ -41,12 +51,17 @@ fn table(stack: &Stack) -> String {
                 }
             };
             let kernel = link(&[&o], &product, Seams::Segment).unwrap();
-            prove(&kernel);
+            // the same code needs one proof
+            if !proved.contains(&kernel.code) {
+                prove(&kernel);
+                proved.push(kernel.code.clone());
+            }
             let code = isa::decode(&o.code).unwrap();
             let tdef = code.iter().filter(|i| i.op == Opcode::Tdef).count();
             let waits = code.iter().flat_map(|i| i.wait).filter(|w| *w > 0).count();
             let (n, lrm, l2) = (code.len(), o.lrm_peak, o.l2_peak);
-            writeln!(text, "{name} {kind} {n} {tdef} {waits} {lrm} {l2}").unwrap();
+            let cycles = cycles(&kernel, &product, 0);
+            writeln!(text, "{name} {kind} {n} {tdef} {waits} {lrm} {l2} {cycles}").unwrap();
         }
     }
     text
@@ -60,6 +75,25 @@ fn shipped_model() {
 #[test]
 fn published_dimensions() {
     insta::assert_snapshot!(table(&describe(PUBLISHED)));
+}
+
+/// Calls of several tokens and at long context, also where values wait in L2: on qb1 of two tokens, on qb4 of eight.
+#[test]
+fn calls_at_published_dimensions() {
+    let stack = describe(PUBLISHED);
+    let mut text = String::from("product part tokens lrm_peak l2_peak cycles at position 0, 127, 4000\n");
+    for (name, tokens) in [("qb1", 1), ("qb1", 2), ("qb4", 1), ("qb4", 8), ("qb16", 1), ("qb16", 4)] {
+        let product = product(name);
+        for k in &stack.kinds {
+            let o = Options { tokens, capacity: 8192, ..options(&k.function) };
+            let o = compile(&k.name, &k.function, &weights::plan(&k.function), &product, &o).unwrap();
+            let kernel = link(&[&o], &product, Seams::Segment).unwrap();
+            let [zero, block, long] = [0, 127, 4000].map(|position| cycles(&kernel, &product, position));
+            let (kind, lrm, l2) = (&k.name, o.lrm_peak, o.l2_peak);
+            writeln!(text, "{name} {kind} {tokens} {lrm} {l2} {zero} {block} {long}").unwrap();
+        }
+    }
+    insta::assert_snapshot!(text);
 }
 
 /// A wider layer than the array can hold says so, with figure, limit and way out.

@@ -7,7 +7,7 @@ use mica_device::hazards::{self, Hazard};
 use mica_device::isa::{self, Instr, Opcode};
 use mica_device::object::{Constants, Direction, Entry, Kernel, Object};
 use mica_device::product::Product;
-use mica_models::hir::{Builder, Dtype, Function, HirError, Op, Type};
+use mica_models::hir::{Builder, Dtype, Function, HirError, Op, Type, ValueId};
 use mica_simulate::{Edges, Machine, Program};
 use std::collections::BTreeMap;
 use support::weights::{self, Weights};
@@ -48,7 +48,9 @@ fn given(e: &Entry, pos: u64, n: u64) -> Vec<u8> {
     let each = tokens.flat_map(|t| match e.name.as_str() {
         "pos.in" => (t as i64).to_le_bytes().to_vec(),
         _ if scalar => ((inputs(&e.name, 1, t)[0].abs() * 150.0) as i64).to_le_bytes().to_vec(),
-        "forced_ids.in" => vec![0xff; 4 * one as usize],
+        // every other token's choice is forced
+        "forced_ids.in" if t % 2 == 0 => vec![0xff; 4 * one as usize],
+        "forced_ids.in" => (0..one).flat_map(|i| (((t + i) % one) as i32).to_le_bytes()).collect(),
         _ => support::encode(share, &inputs(base(e), one as usize, t)),
     });
     each.collect()
@@ -250,19 +252,53 @@ fn recurrence(dtype: Dtype) -> Result<Function, HirError> {
     b.finish()
 }
 
+/// The same of matrices, which run head by head: `next = state + k ⊗ silu(v − k · state)`; `y` is `k · next`.
+fn heads(dtype: Dtype) -> Result<Function, HirError> {
+    let mut b = Builder::new("heads");
+    let state = b.param("state", Type::new(dtype, &[3, 8, 16]));
+    let x = b.param("x", Type::new(Dtype::F32, &[3, 8]));
+    let v = b.param("v", Type::new(Dtype::F32, &[3, 1, 16]));
+    let s = b.cast(state, Dtype::F32)?;
+    let row = b.reshape(x, &[3, 1, 8])?;
+    let column = b.reshape(x, &[3, 8, 1])?;
+    let seen = b.matmul(row, s)?;
+    let d = b.sub(v, seen)?;
+    let d = b.unary(Op::Silu, d)?;
+    let update = b.matmul(column, d)?;
+    let next = b.add(s, update)?;
+    let y = b.matmul(row, next)?;
+    let next = b.cast(next, dtype)?;
+    b.result("state", next);
+    b.result("y", y);
+    b.finish()
+}
+
+/// Matrices that each token brings its own of.
+#[test]
+fn matrices_come_token_by_token() {
+    let mut b = Builder::new("matrices");
+    let m = b.param("m", Type::new(Dtype::F32, &[3, 8, 16]));
+    let x = b.param("x", Type::new(Dtype::F32, &[3, 1, 8]));
+    let y = b.matmul(x, m).unwrap();
+    b.result("y", y);
+    agree(&b.finish().unwrap(), &[2, 3], 0);
+}
+
 /// The format of a state's edge is what makes its bits, also where it stays on the chip.
 #[test]
 fn a_state_is_rounded_as_on_its_edge() {
-    let [narrow, wide] = [Dtype::BF16, Dtype::F32].map(|d| recurrence(d).unwrap());
-    agree(&narrow, &[2, 3], 0);
-    agree(&wide, &[2], 0);
-    let product = product("qb4");
-    let w = weights::random(&narrow, 1);
-    let y = |f: &Function| {
-        let k = kernel(f, &w, &product, 3, Constants::Baked);
-        run(&k, &w, &product, (3, 1), 0).outputs["y"].clone()
-    };
-    assert!(y(&narrow) != y(&wide), "the rounding shows in what is compared");
+    for function in [recurrence, heads] {
+        let [narrow, wide] = [Dtype::BF16, Dtype::F32].map(|d| function(d).unwrap());
+        agree(&narrow, &[2, 3], 0);
+        agree(&wide, &[2], 0);
+        let product = product("qb4");
+        let w = weights::random(&narrow, 1);
+        let y = |f: &Function| {
+            let k = kernel(f, &w, &product, 3, Constants::Baked);
+            run(&k, &w, &product, (3, 1), 0).outputs["y"].clone()
+        };
+        assert!(y(&narrow) != y(&wide), "the rounding shows in what is compared");
+    }
 }
 
 /// The window of a convolution that is also read whole, its taps shorter than a call.
@@ -285,9 +321,85 @@ fn window() -> Result<Function, HirError> {
     b.finish()
 }
 
+/// What the first of the windows is for the next token.
+#[derive(Clone, Copy, PartialEq)]
+enum First {
+    Moves,
+    OfItself,
+    OfAnother,
+}
+
+/// Windows of the same rows, which their edges round differently; the second goes on from the first, which moves too or is made
+/// anew. All that is seen leaves.
+fn windows([first, second]: [Dtype; 2], how: First) -> Result<Function, HirError> {
+    let mut b = Builder::new("windows");
+    let x = b.param("x", Type::new(Dtype::F32, &[1, 64]));
+    let z = b.param("z", Type::new(Dtype::F32, &[3, 64]));
+    let window = |b: &mut Builder, name: &str, dtype, of, n: u64| -> Result<ValueId, HirError> {
+        let state = b.param(name, Type::new(dtype, &[3, 64]));
+        let taps = b.weight(format!("{name}.conv1d"), Type::new(Dtype::F32, &[3 + n, 64]));
+        let held = b.cast(state, Dtype::F32)?;
+        let rows = b.concat(held, of, 0)?;
+        let products = b.mul(rows, taps)?;
+        let y = b.sum(products, 0, false)?;
+        b.result(format!("y_{name}"), y);
+        let seen = b.slice(rows, 0, 0, 3 + n)?;
+        b.result(format!("seen_{name}"), seen);
+        let next = match how {
+            First::OfItself if name == "first" => b.unary(Op::Silu, held)?,
+            First::OfAnother if name == "first" => b.unary(Op::Silu, z)?,
+            _ => b.slice(rows, 0, 1, 3)?,
+        };
+        let next = b.cast(next, dtype)?;
+        b.result(name, next);
+        Ok(held)
+    };
+    let held = window(&mut b, "first", first, x, 1)?;
+    window(&mut b, "second", second, held, 3)?;
+    window(&mut b, "third", second, x, 1)?;
+    b.finish()
+}
+
+/// States that nothing is made of: `late` is the token before, `fixed` stays as it came.
+#[test]
+fn states_that_are_parameters() {
+    let mut b = Builder::new("late");
+    let vector = |dtype| Type::new(dtype, &[64]);
+    let x = b.param("x", vector(Dtype::F32));
+    let late = b.param("late", vector(Dtype::F32));
+    let fixed = b.param("fixed", vector(Dtype::BF16));
+    let held = b.cast(fixed, Dtype::F32).unwrap();
+    let y = b.mul(late, held).unwrap();
+    b.result("late", x);
+    b.result("fixed", fixed);
+    b.result("y", y);
+    agree(&b.finish().unwrap(), &[2, 3], 0);
+}
+
+/// Products that nothing reads in their token: one that is the next state, and one that all tokens share.
+#[test]
+fn products_that_only_leave() {
+    let mut b = Builder::new("products");
+    let state = b.param("state", Type::new(Dtype::F32, &[80]));
+    let x = b.param("x", Type::new(Dtype::F32, &[64]));
+    let w = b.weight("w.weight", Type::new(Dtype::F32, &[80, 64]));
+    let gain = b.weight("gain", Type::new(Dtype::F32, &[64]));
+    let y = b.unary(Op::Silu, state).unwrap();
+    let (next, shared) = (b.matmul(w, x).unwrap(), b.matmul(w, gain).unwrap());
+    b.result("state", next);
+    b.result("y", y);
+    b.result("shared", shared);
+    agree(&b.finish().unwrap(), &[2, 3], 0);
+}
+
 #[test]
 fn a_window_moves_within_a_call() {
     agree(&window().unwrap(), &[2, 3, 4], 0);
+    for how in [First::Moves, First::OfItself, First::OfAnother] {
+        for dtypes in [[Dtype::BF16, Dtype::F32], [Dtype::F32, Dtype::BF16]] {
+            agree(&windows(dtypes, how).unwrap(), &[2, 3], 0);
+        }
+    }
 }
 
 /// The code of an attention's part for two tokens, linked.
@@ -385,6 +497,20 @@ fn short_memory_changes_no_bit() {
         assert!(runs[0] == runs[1], "{}", f.name);
         assert_eq!(object(f, &w, &product("qb16"), 2).code, fits.code, "with room the program is one");
     }
+}
+
+/// The least LRM of a part, bytes a PE, and how it fails with less: blocks go in strips of down to sixteen rows.
+#[test]
+fn attention_fits_in_little() {
+    let f = &tiny().kinds[1].function;
+    let plan = weights::plan(f);
+    let mut narrow = product("qb1");
+    let mut with = |bytes: u32| {
+        narrow.lrm_per_pe = bytes;
+        compile(&f.name, f, &plan, &narrow, &Options { tokens: 2, ..options(f) }).map(|_| ())
+    };
+    let least = (1..).find(|n| with(16 * n).is_ok()).unwrap() * 16;
+    insta::assert_snapshot!(format!("{least}: {}", with(least - 16).unwrap_err()), @"224: `full_attention` needs 13824 bytes of LRM at instruction 198 (self_attn), and qb1 has 13312: 2 tokens a call: take fewer, or a larger product");
 }
 
 #[test]

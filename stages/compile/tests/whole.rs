@@ -3,11 +3,14 @@
 mod support;
 
 use mica_compile::{CompileError, Options, Seams, compile, link, link_with};
-use mica_device::object::{Constants, Direction, Kernel, Object};
+use mica_device::isa::{self, Opcode};
+use mica_device::layout::ALIGN;
+use mica_device::object::{Constants, Direction, Entry, Kernel, Object};
 use mica_models::hir::Function;
 use mica_models::{Part, Stack};
 use mica_simulate::{Edges, Machine, Program};
 use std::collections::BTreeMap;
+use std::fmt::Write;
 use support::weights::{self, Weights};
 use support::{CAPACITY, FRAC, Lcg, encode, options, product, prove, tiny};
 
@@ -59,6 +62,7 @@ fn whole_equals_segments() {
     prove(&kernel);
     assert_eq!(kernel, link(&run, &product, Seams::Whole).unwrap());
     assert_eq!(kernel.entries.len(), 15);
+    attributed(&kernel, &run);
     let program = Program::load(&kernel).unwrap();
     let constants: Vec<&[u8]> = w.iter().map(|w| w.bytes.as_slice()).collect();
     let strict = mica_simulate::Options { strict: true, ..Default::default() };
@@ -106,6 +110,58 @@ fn whole_equals_segments() {
     assert_eq!(compared, 6 * 3 + 2 * 3 + 2);
 }
 
+/// Every instruction names its part and an op of it; link's own have one op more, once a part.
+fn attributed(kernel: &Kernel, run: &[&Object]) {
+    let code = isa::decode(&kernel.code).unwrap();
+    let parts: Vec<usize> = code.iter().map(|i| i.src as usize >> 16).collect();
+    assert!(parts.is_sorted() && parts.first() == Some(&0) && parts.last() == Some(&(run.len() - 1)));
+    for (part, (ops, o)) in kernel.ops.iter().zip(run).enumerate() {
+        let own: Vec<u32> =
+            code.iter().filter(|i| i.src as usize >> 16 == part).map(|i| i.src & 0xffff).collect();
+        let most = *own.iter().max().unwrap() as usize;
+        let seam = usize::from(most == o.ops.len());
+        assert_eq!((&ops[..o.ops.len()], ops.len()), (&o.ops[..], o.ops.len() + seam), "part {part}");
+    }
+}
+
+/// Parts that are not a whole model: which entries there are, and how often the residual crosses.
+#[test]
+fn the_residual_enters_and_leaves_once() {
+    let stack = tiny();
+    let mut all = objects(&stack, fifteen);
+    let mut bare = all["embed"].clone();
+    (bare.constants, bare.relocations) = (0, vec![]);
+    all.insert("bare".into(), bare);
+    let mut text = String::new();
+    for (parts, seams) in [
+        (&["embed", "linear_attention"][..], Seams::Whole),
+        (&["embed", "linear_attention"], Seams::Segment),
+        (&["linear_attention", "linear_attention"], Seams::Segment),
+        (&["linear_attention", "head"], Seams::Segment),
+        (&["bare", "head"], Seams::Whole),
+    ] {
+        let run: Vec<&Object> = parts.iter().map(|k| &all[*k]).collect();
+        let kernel = link_with(&run, &product("qb4"), seams, Constants::Edges).unwrap();
+        attributed(&kernel, &run);
+        let code = isa::decode(&kernel.code).unwrap();
+        let crosses = |i: &&isa::Instr| matches!(i.op, Opcode::Dld | Opcode::Dst);
+        let crossings = |e: &Entry| code.iter().filter(crosses).filter(|i| i.r[1] == e.register).count();
+        let hidden = kernel.entries.iter().filter(|e| e.name.starts_with("hidden"));
+        let hidden: Vec<String> =
+            hidden.map(|e| format!("{} s{} {}×", e.name, e.register, crossings(e))).collect();
+        let weights = kernel.entries.iter().filter(|e| e.weights_of().is_some()).map(|e| e.name.as_str());
+        let (hidden, weights) = (hidden.join(", "), weights.collect::<Vec<_>>().join(" "));
+        writeln!(text, "{} {seams:?}: {hidden}; {weights}", parts.join("+")).unwrap();
+    }
+    insta::assert_snapshot!(text, @"
+    embed+linear_attention Whole: hidden.out s8 1×; weights.0.in weights.1.in
+    embed+linear_attention Segment: hidden.out s8 1×; weights.0.in weights.1.in
+    linear_attention+linear_attention Segment: hidden.in s1 1×, hidden.out s8 1×; weights.0.in weights.1.in
+    linear_attention+head Segment: hidden.in s1 1×; weights.0.in weights.1.in
+    bare+head Whole: hidden.out s4 1×; weights.1.in
+    ");
+}
+
 #[test]
 fn shares_are_aligned_and_the_position_is_shared() {
     let stack = tiny();
@@ -121,6 +177,25 @@ fn shares_are_aligned_and_the_position_is_shared() {
         })
         .collect();
     insta::assert_snapshot!(text.join("\n"));
+    let segments = kernel.segments.iter().map(|s| {
+        let what = if s.literals { "literals" } else { "constants" };
+        assert!(s.offset.is_multiple_of(ALIGN));
+        format!("{} {what} {}+{}", s.part, s.offset, s.bytes)
+    });
+    insta::assert_snapshot!(segments.collect::<Vec<_>>().join("\n"), @"
+    0 constants 0+393216
+    1 constants 393216+336128
+    2 constants 729344+336128
+    3 constants 1065472+336128
+    4 constants 1401600+391168
+    4 literals 1792768+32
+    5 constants 1792832+336128
+    6 constants 2128960+336128
+    7 constants 2465088+336128
+    8 constants 2801216+391168
+    8 literals 3192384+32
+    9 constants 3192448+270848
+    ");
 }
 
 #[test]
@@ -138,11 +213,18 @@ fn seams_must_meet() {
     let stack = tiny();
     let all = objects(&stack, fifteen);
     let e = link(&[&all["head"]], &product("qb4"), Seams::Whole).unwrap_err();
-    insta::assert_snapshot!(e, @"part 0 (`head`) takes a residual that no part before it leaves: link that part too");
+    insta::assert_snapshot!(e, @"part 0 (`head`) takes a residual that the parts before it do not leave: link one that does");
     let mut narrow = all["head"].clone();
     narrow.seam_bytes = 64;
     let e = link(&[&all["embed"], &narrow], &product("qb4"), Seams::Whole).unwrap_err();
     insta::assert_snapshot!(e, @"part 1 (`head`) takes a residual of 64 bytes, but the part before leaves 512");
+    let e = link(&[&all["embed"], &narrow], &product("qb4"), Seams::Segment).unwrap_err();
+    assert!(matches!(e, CompileError::Seam { part: 1, .. }), "{e:?}");
+    // a part that knows of no residual may have anything where it lay
+    let mut apart = all["embed"].clone();
+    (apart.seam_out, apart.seam_bytes) = (false, 0);
+    let e = link(&[&all["embed"], &apart, &all["head"]], &product("qb4"), Seams::Whole).unwrap_err();
+    insta::assert_snapshot!(e, @"part 2 (`head`) takes a residual that the parts before it do not leave: link one that does");
 }
 
 /// Every output of one call of a kernel, its constants given as it takes them.

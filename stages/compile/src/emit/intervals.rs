@@ -56,6 +56,7 @@ mod tests {
         m.set(0, 100, 1);
         m.set(40, 60, 2);
         m.set(90, 120, 3);
+        m.set(20, 20, 4);
         for (range, last) in [
             ((0, 40), Some(1)),
             ((0, 41), Some(2)),

@@ -4,7 +4,7 @@
 //! used again as late as possible, so that DMA runs ahead of the engines that read, as far as L2
 //! allows. All addresses are multiples of 64.
 
-use crate::ir::{Inst, Item, Program, Tile};
+use crate::ir::{Inst, Item, Program};
 use mica_device::layout::ALIGN;
 
 /// The instructions between which a buffer is live, both included.
@@ -44,15 +44,10 @@ pub fn live(p: &Program, buffers: usize, names: impl Fn(&Inst, &mut dyn FnMut(us
             range.last = at;
         });
     }
-    // inner loops first, so that an outer one sees their extensions
-    for (start, end) in p.loops().into_iter().rev() {
+    for (start, end) in p.loops() {
         for range in all.iter_mut().flatten() {
-            let (before, inside) = (range.first < start, (start..=end).contains(&range.last));
-            if before && inside {
+            if range.first < start && (start..=end).contains(&range.last) {
                 range.last = end;
-            }
-            if (start..=end).contains(&range.first) && range.last > end {
-                range.first = start;
             }
         }
     }
@@ -70,8 +65,15 @@ struct Held {
     last: usize,
 }
 
-fn whole(t: &Tile, size: u64) -> bool {
-    t.offset == 0 && t.bytes() == size && t.count.is_none()
+/// The lowest gap of `size` bytes from `from` on, between what is held.
+fn gap(held: &[Held], mut from: u64, size: u64) -> u64 {
+    for h in held {
+        if from + size <= h.from {
+            break;
+        }
+        from = from.max(h.to);
+    }
+    from
 }
 
 /// First fit for LRM. A result takes the place of an operand that dies in the same instruction where
@@ -98,22 +100,15 @@ pub fn lrm(p: &Program, limit: u64) -> Result<Placed, NoRoom> {
                 && to.buf.0 as usize == b
             {
                 let f = from.buf.0 as usize;
-                let dies = ranges[f].is_some_and(|r| r.last == at && r.first < at);
-                if dies && whole(&to, p.lrm[b]) && whole(&from, p.lrm[f]) {
+                let dies = ranges[f].is_some_and(|r| r.last == at);
+                if dies && (to.bytes(), from.bytes()) == (p.lrm[b], p.lrm[f]) {
                     placed.at[b] = placed.at[f];
-                    // an operand of no bytes holds nothing
                     held.iter_mut().filter(|h| h.from == placed.at[f]).for_each(|h| h.last = last);
                     continue;
                 }
             }
             let size = up(p.lrm[b]);
-            let mut from = 0;
-            for h in &held {
-                if from + size <= h.from {
-                    break;
-                }
-                from = from.max(h.to);
-            }
+            let from = gap(&held, 0, size);
             if from + size > limit {
                 return Err(NoRoom { at, need: from + size });
             }
@@ -150,13 +145,13 @@ pub fn l2(p: &Program, limit: u64) -> Result<Placed, NoRoom> {
         .filter_map(|(b, r)| r.map(|r| (r.first, b)))
         .collect();
     order.sort_unstable();
-    let mut next = placed.peak;
+    let mut next = 0;
     for (at, b) in order {
         held.retain(|h| h.last >= at);
         let size = up(p.l2[b].bytes);
         // from where the last one ended to the top, then from the bottom
-        let gap = gap(&held, next, size, limit).or_else(|| gap(&held, 0, size, limit));
-        let Some(from) = gap else {
+        let fits = |from: &u64| from + size <= limit;
+        let Some(from) = [next, 0].map(|from| gap(&held, from, size)).into_iter().find(fits) else {
             let live: u64 = held.iter().map(|h| h.to - h.from).sum();
             return Err(NoRoom { at, need: live + size });
         };
@@ -168,18 +163,4 @@ pub fn l2(p: &Program, limit: u64) -> Result<Placed, NoRoom> {
         held.insert(after, Held { from, to: next, last });
     }
     Ok(placed)
-}
-
-/// The lowest gap of `size` bytes between `from` and `limit`.
-fn gap(held: &[Held], mut from: u64, size: u64, limit: u64) -> Option<u64> {
-    for h in held {
-        if h.to <= from {
-            continue;
-        }
-        if from + size <= h.from {
-            break;
-        }
-        from = from.max(h.to);
-    }
-    (from + size <= limit).then_some(from)
 }

@@ -157,14 +157,10 @@ fn define(number: u8, address: u64, t: &Tile, src: u16) -> Code {
     Code { instr, access: Vec::new(), symbol: None }
 }
 
+/// The scalar that an instruction writes, but for a loop's counter: where it changes, every number is forgotten.
 fn written_scalar(inst: &Inst) -> Option<u8> {
-    let slot = match inst.op {
-        Opcode::Sli | Opcode::Salu | Opcode::Sld | Opcode::Sget => 0,
-        Opcode::Loop => 1,
-        _ => return None,
-    };
-    match inst.r[slot] {
-        Reg::Scalar(s) => Some(s),
+    match (inst.op, inst.r[0]) {
+        (Opcode::Sli | Opcode::Salu | Opcode::Sld | Opcode::Sget, Reg::Scalar(s)) => Some(s),
         _ => None,
     }
 }

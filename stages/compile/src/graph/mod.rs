@@ -42,7 +42,7 @@ impl<'f> Graph<'f> {
     /// Looks at a function of which the results `exports` are wanted, and the seam.
     ///
     /// # Errors
-    /// `UnknownExport` for a name that is no result.
+    /// `UnknownExport` for a name that is no result, `Unsupported` for a live value of no elements.
     pub fn new(f: &'f Function, exports: &[String]) -> Result<Graph<'f>, CompileError> {
         for name in exports {
             if !f.results.iter().any(|(n, _)| n == name) {
@@ -64,7 +64,11 @@ impl<'f> Graph<'f> {
             }
         }
         g.find_users();
-        Ok(g)
+        let empty = |v: &ValueId| g.live(*v) && g.ty(*v).known_shape().is_some_and(|s| s.contains(&0));
+        match (0..values as u32).map(ValueId).find(empty) {
+            Some(v) => Err(g.unsupported(v, "a tile has elements, and this value has none")),
+            None => Ok(g),
+        }
     }
 
     /// From the results back: a node is live where a result or a live node reads it.

@@ -12,9 +12,6 @@ pub fn find(g: &Graph) -> Vec<Vec<ValueId>> {
     let mut found: Vec<Vec<ValueId>> = Vec::new();
     for (state, next) in states(g) {
         let after = reached(state, |v| later(g, v));
-        if !after.contains(&next) {
-            continue;
-        }
         let before = reached(next, |v| earlier(g, v));
         let nodes: Vec<ValueId> =
             after.intersection(&before).copied().filter(|v| g.node(*v).is_some()).collect();

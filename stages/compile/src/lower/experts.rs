@@ -37,14 +37,15 @@ impl Lower<'_> {
         };
         let (ids, x) = (self.tensor(ids)?, self.tensor(x)?);
         let k = ids.count();
-        if ids.format != Format::I32 || (x.count() != cols && x.count() != k * cols) {
+        let shape = self.g.shape(v)?;
+        let one_each = shape.iter().product::<u64>() == k * rows;
+        if ids.format != Format::I32 || !one_each || (x.count() != cols && x.count() != k * cols) {
             let what = format!("{k} matrices [{rows}, {cols}] take one vector, or one each");
             return Err(self.g.unsupported(v, what));
         }
         let each = if x.count() == cols { 0 } else { cols };
         let m = MatrixLayout { rows, cols, format };
         let vectors = self.broadcast(&x);
-        let shape = self.g.shape(v)?;
         let to = self.out(&shape, Format::F32);
         for j in 0..k {
             self.scoped(|l| {

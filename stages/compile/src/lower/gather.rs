@@ -27,10 +27,11 @@ impl Lower<'_> {
             None => return Err(self.g.unsupported(v, "a table is a weight")),
         };
         let groups = t.groups();
-        if groups > 0 && t.cols % groups != 0 {
-            return Err(self
-                .g
-                .unsupported(v, format!("{groups} equal groups do not make {} columns", t.cols)));
+        if let Some(s) = t.scaling
+            && !t.cols.is_multiple_of(u64::from(s.group))
+        {
+            let what = format!("groups of {} do not make {} columns", s.group, t.cols);
+            return Err(self.g.unsupported(v, what));
         }
         let row = self.scoped(|l| {
             let index = l.scalar_of(index)?;

@@ -84,7 +84,7 @@ impl Lower<'_> {
     }
 
     /// Where row `row` of a value is kept at the token in work, and in which format it has come from an earlier
-    /// one.
+    /// one, the narrowest on its way.
     pub(super) fn origin(&self, v: ValueId, row: u64) -> Result<(Origin, Option<Format>), CompileError> {
         let mut at = Origin { piece: self.g.root(v), token: self.token, row };
         let mut stored = None;
@@ -102,7 +102,11 @@ impl Lower<'_> {
             match next.map(|n| (n, self.rules.rule(n))) {
                 Some((next, _)) if next == at.piece => at.token = 0,
                 Some((next, Rule::LeavingRows { rows, start })) => {
-                    stored = Some(self.state_format(at.piece, next)?);
+                    let format = self.state_format(at.piece, next)?;
+                    // of all the edges that it would pass the narrowest rounds it
+                    if stored != Some(Format::F16) {
+                        stored = Some(format);
+                    }
                     at = Origin { piece: *rows, token: at.token - 1, row: at.row + start };
                 }
                 _ => return Ok((at, stored)),

@@ -100,18 +100,21 @@ impl Lower<'_> {
         tokens: Range<u64>,
     ) -> Result<Vec<Value>, CompileError> {
         let (a, x) = (node.inputs[0], node.inputs[1]);
-        let (format, offset) = match self.weight(a)? {
-            Some(PlanEntry { storage: Storage::Matrix(format), offset, .. }) => (*format, *offset),
+        let (format, offset, rows, cols) = match self.weight(a)? {
+            Some(PlanEntry { storage: Storage::Matrix(format), offset, shape, .. }) if shape.len() == 2 => {
+                (*format, *offset, shape[0], shape[1])
+            }
             _ => return Err(self.g.unsupported(v, "the matrix is a weight")),
         };
         let shape = self.g.shape(v)?;
-        let rows: u64 = shape.iter().product();
         let mut vectors = Vec::new();
         for t in tokens.clone() {
             let x = self.at_token(t, |l| l.tensor(x))?;
-            vectors.push(self.broadcast(&x).matrix(1, x.count()));
+            if x.count() != cols {
+                return Err(self.g.unsupported(v, format!("a matrix [{rows}, {cols}] takes one vector")));
+            }
+            vectors.push(self.broadcast(&x).matrix(1, cols));
         }
-        let cols = vectors.first().map_or(0, Tile::elements);
         let m = MatrixLayout { rows, cols, format };
         let place = Place::new(Symbol::Constants, offset);
         let exports = self.g.exports(v);

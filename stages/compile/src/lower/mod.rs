@@ -300,7 +300,6 @@ impl Lower<'_> {
         let v = self.g.root(v);
         if let Some((r, b)) = self.head
             && !self.rules.regions[r].nodes.contains(&v)
-            && self.rules.regions[r].state != v
         {
             return self.share_of_head(v, r, b);
         }
@@ -368,7 +367,6 @@ impl Lower<'_> {
     fn node_of_all(&mut self, v: ValueId) -> Result<(), CompileError> {
         let Some(node) = self.g.node(v) else { return Ok(()) };
         self.at(v);
-        let before = self.program.items.len();
         let rules = self.rules;
         let values = match rules.rule(v) {
             Rule::Attention(a) => self.attention(v, a)?,
@@ -377,9 +375,7 @@ impl Lower<'_> {
         for (t, value) in (0..).zip(values) {
             self.at_token(t, |l| {
                 l.set(v, value);
-                if l.program.items.len() > before {
-                    l.boundary(v);
-                }
+                l.boundary(v);
                 l.leave(v)
             })?;
         }

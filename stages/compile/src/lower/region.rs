@@ -124,21 +124,28 @@ impl Lower<'_> {
     fn head_node(&mut self, v: ValueId, home: Option<&Tensor>, b: u64) -> Result<(), CompileError> {
         let Some(node) = self.g.node(v) else { return Ok(()) };
         self.at(v);
+        let shape = self.g.shape(v)?;
+        let heads = self.head.map_or(1, |(r, _)| self.rules.regions[r].heads);
+        // what changes no number of elements; the rest shows in what comes out
         let across = match &node.op {
-            Op::Reduce { axis, .. } | Op::Slice { axis, .. } => *axis == 0,
-            Op::Concat { axis } | Op::RepeatInterleave { axis, .. } => *axis == 0,
+            Op::Softmax { axis } => *axis == 0,
             Op::Transpose { perm } => perm.first() != Some(&0),
+            Op::RmsNorm { .. } => shape.len() == 1,
             _ => false,
         };
+        let apart = "heads do not meet where a state runs head by head: only the axes after the first change";
         if across {
-            let what =
-                "heads do not meet where a state runs head by head: only the axes after the first change";
-            return Err(self.g.unsupported(v, what));
+            return Err(self.g.unsupported(v, apart));
         }
         let place = home.map(|t| t.at(b));
         self.destination = place.clone();
         let mut value = self.op(v, node)?;
         self.destination = None;
+        if let Value::Tensor(t) = &value
+            && shape.iter().product::<u64>() != heads * t.count()
+        {
+            return Err(self.g.unsupported(v, apart));
+        }
         if let (Some(place), Value::Tensor(t)) = (place, &mut value)
             && (t.buf, t.offset) != (place.buf, place.offset)
         {
@@ -148,7 +155,6 @@ impl Lower<'_> {
             *t = place;
         }
         if let Value::Tensor(t) = &value {
-            let heads = self.head.map_or(1, |(r, _)| self.rules.regions[r].heads);
             for e in self.g.exports(v).iter().filter(|e| !e.seam) {
                 let format = edge_format(e.dtype);
                 let bytes = t.count() * format.bytes();
@@ -172,10 +178,6 @@ impl Lower<'_> {
                 let inner = &t.shape[1..];
                 let shape: Vec<u64> = std::iter::once(1).chain(inner.iter().copied()).collect();
                 Ok(t.part(b * inner.iter().product::<u64>(), &shape))
-            }
-            Some(&first) if t.shape.len() == rank && first != 1 => {
-                let what = format!("{:?} has neither {heads} heads nor one", t.shape);
-                Err(self.g.unsupported(v, what))
             }
             _ => Ok(t),
         }

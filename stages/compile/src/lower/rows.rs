@@ -110,8 +110,11 @@ impl Lower<'_> {
         let mut runs: Vec<Run> = Vec::new();
         for i in start..start + n {
             let (at, stored) = self.origin(rows, i)?;
+            let follows = |(first, before, n): &Run| {
+                *before == stored && *first == Origin { row: at.row.wrapping_sub(*n), ..at }
+            };
             match runs.last_mut() {
-                Some((first, _, n)) if *first == (Origin { row: at.row.wrapping_sub(*n), ..at }) => *n += 1,
+                Some(run) if follows(run) => run.2 += 1,
                 _ => runs.push((at, stored, 1)),
             }
         }

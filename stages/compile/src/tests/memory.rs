@@ -2,10 +2,13 @@
 
 use super::{f32s, function, options, plan};
 use crate::compile;
-use crate::emit::place;
-use crate::ir::{Item, Program};
+use crate::emit::{place, tiles};
+use crate::ir::build::{self, Place};
+use crate::ir::{Item, LrmId, Program, Tile};
+use mica_device::format::Format;
 use mica_device::hazards;
-use mica_device::isa::{self, ENGINES, Instr};
+use mica_device::isa::{self, ENGINES, Instr, Opcode, ScalarOp};
+use mica_device::object::Symbol;
 use mica_device::product::Product;
 use mica_models::hir::{Function, Op};
 
@@ -81,5 +84,42 @@ fn waits_order_every_overlap_and_are_needed() {
         let mut broken = code.clone();
         broken.iter_mut().for_each(|i| i.wait[e] = 0);
         assert!(hazards::check(&broken).is_err(), "nothing needed the waits on engine {e}");
+    }
+}
+
+/// The rows of a descriptor are read when it is defined, so one that a scalar tells is defined anew when that changes, and
+/// all of them where a loop comes round.
+#[test]
+fn a_descriptor_is_defined_anew_when_its_rows_change() {
+    let tile =
+        |count| Tile { buf: LrmId(0), offset: 0, rows: 8, cols: 4, count, format: Format::F32, frac: 0 };
+    let ids = Tile { format: Format::I32, ..tile(None) };
+    let read = || build::opb(tile(Some(20)));
+    let count = Place::new(Symbol::Edge("n.in".into()), 0);
+    for (between, definitions) in [
+        (vec![], 1),
+        (vec![build::fence()], 1),
+        (vec![build::sli(21, 3)], 1),
+        (vec![build::sli(20, 3)], 2),
+        (vec![build::salui(ScalarOp::Add, 20, 21, 3)], 2),
+        (vec![build::salui(ScalarOp::Add, 21, 20, 3)], 1),
+        (vec![build::sld(20, &count)], 2),
+        // the tile of indices is another
+        (vec![build::sget(20, ids, 0)], 3),
+        (vec![build::repeat(21, 20)], 2),
+        (vec![build::repeat(21, 22)], 2),
+    ] {
+        let open = between.iter().filter(|i| i.op == Opcode::Loop).count();
+        let all = [vec![read()], between, vec![read()]].concat();
+        let ends = std::iter::repeat_n(Item::End, open);
+        let p = Program {
+            items: all.into_iter().map(Item::Inst).chain(ends).collect(),
+            lrm: vec![128],
+            ..Program::default()
+        };
+        let lrm = place::lrm(&p, 128).unwrap();
+        let code = tiles::assign(&p, &lrm, &place::l2(&p, 0).unwrap());
+        let defined = code.iter().filter(|c| c.instr.op == Opcode::Tdef).count();
+        assert_eq!(defined, definitions, "{p}");
     }
 }

@@ -1,7 +1,10 @@
 //! Rules on hand-built functions, as text.
 
+mod made_up;
 mod memory;
 mod patterns;
+mod placing;
+mod refused;
 mod rules;
 mod tokens;
 

@@ -1,7 +1,7 @@
 //! One test a pattern of several ops.
 
 use super::{f32s, ints, ir, rules};
-use mica_models::hir::{Builder, Dim, DimVar, Dtype, Function, Op, Type};
+use mica_models::hir::{Builder, Dim, DimVar, Dtype, Function, Op, ReduceKind, Type};
 
 /// A causal convolution over a window of three rows.
 pub(super) fn convolution() -> Function {
@@ -270,4 +270,113 @@ fn attention_walks_the_cache_in_blocks() {
     stt.f16 %22:f32[2x16],@9[64]
     dst s0,@9[64] o.out+0
     ");
+}
+
+#[test]
+fn attention_takes_a_row_a_head_and_a_cache_of_16_bits() {
+    let attention = |dtype: Dtype, rows: u64, dim: u64| {
+        let mut b = Builder::new("f");
+        let ctx = DimVar { name: "ctx".into(), lo: 0, hi: 256 };
+        let cache = |dim: u64| Type { dtype, shape: vec![1.into(), Dim::open(ctx.clone()), dim.into()] };
+        b.param("pos", ints(&[]));
+        let q = b.param("q", Type::new(dtype, &[1, 2, 16]));
+        let (k_cache, v_cache) = (b.param("k_cache", cache(16)), b.param("v_cache", cache(dim)));
+        let own_k = b.param("k", Type::new(dtype, &[1, rows, 16]));
+        let own_v = b.param("v", Type::new(dtype, &[1, rows, dim]));
+        let keys = b.concat(k_cache, own_k, 1).unwrap();
+        let values = b.concat(v_cache, own_v, 1).unwrap();
+        let keys = b.transpose(keys, &[0, 2, 1]).unwrap();
+        let scores = b.matmul(q, keys).unwrap();
+        let p = b.op(Op::Softmax { axis: 2 }, &[scores]).unwrap();
+        let o = b.matmul(p, values).unwrap();
+        b.result("o", o);
+        ir(&b.finish().unwrap())
+    };
+    let row = "keys and values of a step are [1, 1, 16]";
+    for (dtype, rows, dim, says) in [
+        (Dtype::BF16, 1, 16, "k_cache.in+0"),
+        (Dtype::F32, 1, 16, "a cache holds 16-bit floats"),
+        (Dtype::BF16, 2, 16, row),
+        (Dtype::BF16, 1, 8, row),
+    ] {
+        let found = attention(dtype, rows, dim);
+        assert!(found.contains(says), "{found}");
+    }
+}
+
+/// Almost a pattern, but something of it is read elsewhere, or it is another sum.
+#[test]
+fn what_is_almost_a_pattern_is_lowered_by_its_ops() {
+    let squares = |kind: ReduceKind, leaves: bool| {
+        let mut b = Builder::new("f");
+        let x = b.param("x", f32s(&[64]));
+        let square = b.unary(Op::Square, x).unwrap();
+        let y = b.op(Op::Reduce { kind, axis: 0, keep: false }, &[square]).unwrap();
+        b.result("y", y);
+        if leaves {
+            b.result("square", square);
+        }
+        b.finish().unwrap()
+    };
+    let window = |by: &[u64], filled: bool, axis: usize, read: bool| {
+        let mut b = Builder::new("f");
+        let state = b.param("state", f32s(&[2, 64]));
+        let x = b.param("x", f32s(&[1, 64]));
+        let taps = b.weight("taps", f32s(by));
+        let rows = b.concat(state, x, 0).unwrap();
+        let taps = if filled { b.full_like(rows, 0.5).unwrap() } else { taps };
+        let products = b.mul(rows, taps).unwrap();
+        let y = b.sum(products, axis, false).unwrap();
+        let next = b.slice(rows, 0, 1, 2).unwrap();
+        b.result("state", next);
+        b.result("y", y);
+        if read {
+            let z = b.unary(Op::Neg, next).unwrap();
+            b.result("z", z);
+        }
+        b.finish().unwrap()
+    };
+    for (f, says, by_ops) in [
+        (squares(ReduceKind::Sum, false), "sum of squares", false),
+        (squares(ReduceKind::Mean, false), "sum of squares", false),
+        (squares(ReduceKind::Max, false), "sum of squares", true),
+        (squares(ReduceKind::Sum, true), "sum of squares", true),
+        (window(&[3, 64], false, 0, false), "column dot", false),
+        (window(&[1, 64], false, 0, false), "column dot", true),
+        (window(&[3, 64], true, 0, false), "column dot", true),
+        (window(&[3, 64], false, 1, false), "column dot", true),
+        (window(&[3, 64], false, 0, false), "leave", false),
+        (window(&[3, 64], false, 0, true), "leave", true),
+    ] {
+        let found = rules(&f);
+        assert_eq!(!found.contains(says), by_ops, "{says}: {found}");
+    }
+}
+
+#[test]
+fn what_is_almost_attention_is_none() {
+    let attention = |change: &str| {
+        let mut b = Builder::new("f");
+        let ctx = DimVar { name: "ctx".into(), lo: 0, hi: 256 };
+        let rows = if change == "closed" { Dim::from(4) } else { Dim::open(ctx) };
+        let cache = Type { dtype: Dtype::BF16, shape: vec![1.into(), rows, 16.into()] };
+        b.param("pos", ints(&[]));
+        let q = b.param("q", Type::new(Dtype::BF16, &[1, 2, 16]));
+        let (k_cache, v_cache) = (b.param("k_cache", cache.clone()), b.param("v_cache", cache));
+        let k = b.param("k", Type::new(Dtype::BF16, &[1, 1, 16]));
+        let keys = b.concat(k_cache, k, 1).unwrap();
+        let values = b.concat(v_cache, k, 1).unwrap();
+        let keys = b.transpose(keys, &[0, 2, 1]).unwrap();
+        let scores = b.matmul(q, keys).unwrap();
+        let axis = if change == "axis" { 1 } else { 2 };
+        let p = b.op(Op::Softmax { axis }, &[scores]).unwrap();
+        let o = b.matmul(p, values).unwrap();
+        b.result("o", o);
+        if change == "leaves" {
+            b.result("scores", scores);
+        }
+        rules(&b.finish().unwrap()).contains("attention of")
+    };
+    let found = ["", "closed", "axis", "leaves"].map(attention);
+    assert_eq!(found, [true, false, false, false]);
 }

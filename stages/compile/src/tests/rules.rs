@@ -1,7 +1,12 @@
 //! One test a rule for single ops.
 
-use super::{f32s, function, ints, ir};
-use mica_models::hir::{Builder, Op};
+use super::{f32s, function, ints, ir, options};
+use crate::tile_ir;
+use mica_device::format::Format;
+use mica_device::layout::Scaling;
+use mica_device::product::Product;
+use mica_device::segment::{SegmentPlan, Storage};
+use mica_models::hir::{Builder, Dim, DimVar, Dtype, Function, HirError, Op, Type, ValueId};
 
 #[test]
 fn matrices_share_one_broadcast() {
@@ -138,6 +143,36 @@ fn the_residual_is_fixed_point_and_its_squares_are_exact() {
 }
 
 #[test]
+fn a_row_of_a_table_is_scaled_by_equal_groups() {
+    let f = function(|b| {
+        let token = b.param("token", ints(&[]));
+        let table = b.weight("table", f32s(&[5, 42]));
+        b.op(Op::IndexSelect, &[table, token])
+    });
+    let row = |group| {
+        let scaling = Some(Scaling { group, scale: Format::F16, zero: false });
+        let mut plan = SegmentPlan::default();
+        assert!(plan.push("table", &[5, 42], Storage::Table { element: Format::I8, scaling }));
+        match tile_ir(&f, &plan, &Product::named("qb1").unwrap(), &options(&f)) {
+            Ok(text) => text,
+            Err(e) => e.to_string(),
+        }
+    };
+    insta::assert_snapshot!(row(21), @"
+    sld s16,s0 token.in+0
+    salu.mul s17,s16,64
+    dld s0,s17,@1[64] constants+0
+    ldt.i8 %0:f32[1x42],@1[42]
+    ldt.f16 %1:f32[1x2],@1+44[4]
+    vbin.mul.stretch %2:f32[1x42],%0:f32[1x42],%1:f32[1x2]
+    opb %2:f32[1x42]
+    stt.f32 %2:f32[1x42],@2[168]
+    dst s0,@2[168] y.out+0
+    ");
+    insta::assert_snapshot!(row(32), @": no rule compiles this `index_select`: groups of 32 do not make 42 columns");
+}
+
+#[test]
 fn the_choice_can_be_forced() {
     let mut b = Builder::new("f");
     let x = b.param("x", f32s(&[16]));
@@ -207,4 +242,118 @@ fn what_has_no_rule_says_what_would_have() {
         b.matmul(x, x)
     });
     insta::assert_snapshot!(ir(&middle), @": no rule compiles this `matmul`: [2, 2] · [2, 2] in LRM has no side that is a vector");
+    let empty = function(|b| {
+        let x = b.param("x", f32s(&[4, 8]));
+        let x = b.slice(x, 0, 4, 0)?;
+        b.unary(Op::Silu, x)
+    });
+    insta::assert_snapshot!(ir(&empty), @": no rule compiles this `slice`: a tile has elements, and this value has none");
+    let one = |shape: &[u64]| {
+        function(|b| {
+            let x = b.param("x", f32s(shape));
+            let w = b.weight("w", f32s(&[80, 32]));
+            b.matmul(w, x)
+        })
+    };
+    insta::assert_snapshot!(ir(&one(&[32, 2])), @": no rule compiles this `matmul`: a matrix [80, 32] takes one vector");
+    insta::assert_snapshot!(ir(&one(&[3, 32, 1])), @": no rule compiles this `matmul`: a matrix [80, 32] takes one vector");
+    let experts = |ids: fn(&mut Builder, ValueId) -> Result<ValueId, HirError>, shape: &[u64]| {
+        function(|b| {
+            let x = b.param("x", f32s(shape));
+            let chosen = b.param("ids", ints(&[2]));
+            let chosen = ids(b, chosen)?;
+            let up = b.weight("up", f32s(&[8, 64, 32]));
+            let up = b.op(Op::IndexSelect, &[up, chosen])?;
+            b.matmul(up, x)
+        })
+    };
+    assert!(ir(&experts(|_, ids| Ok(ids), &[2, 32, 1])).contains("y.out"));
+    insta::assert_snapshot!(ir(&experts(|_, ids| Ok(ids), &[32, 2])), @": no rule compiles this `matmul`: 2 matrices [64, 32] take one vector, or one each");
+    insta::assert_snapshot!(ir(&experts(|_, ids| Ok(ids), &[32, 3])), @": no rule compiles this `matmul`: 2 matrices [64, 32] take one vector, or one each");
+    insta::assert_snapshot!(ir(&experts(|b, ids| b.add(ids, ids), &[32])), @": no rule compiles this `matmul`: 2 matrices [64, 32] take one vector, or one each");
+}
+
+/// A broadcast and a rotary table are made once, and only for those who read the very same.
+#[test]
+fn what_is_shared_is_the_same() {
+    let broadcasts = function(|b| {
+        let x = b.param("x", f32s(&[64]));
+        let (low, high) = (b.slice(x, 0, 0, 32)?, b.slice(x, 0, 32, 32)?);
+        let parts = [("w1", low, 32), ("w2", high, 32), ("w3", x, 64), ("w4", low, 32)];
+        let mut sum = None;
+        for (w, x, n) in parts {
+            let w = b.weight(w, f32s(&[16, n]));
+            let y = b.matmul(w, x)?;
+            sum = Some(match sum {
+                Some(s) => b.add(s, y)?,
+                None => y,
+            });
+        }
+        Ok(sum.unwrap())
+    });
+    let made = |f: &Function, what: &str| {
+        ir(f).lines().filter(|l| l.starts_with(what)).map(str::to_owned).collect::<Vec<_>>()
+    };
+    insta::assert_snapshot!(made(&broadcasts, "bct").join("\n"), @"
+    bct %1:f16[1x32],%0:f32[1x32]
+    bct %3:f16[1x32],%0+128:f32[1x32]
+    bct %6:f16[1x64],%0:f32[1x64]
+    ");
+    let rotations = function(|b| {
+        let mut x = b.param("x", f32s(&[2, 16]));
+        let pos = b.param("pos", ints(&[]));
+        let other = b.param("other", ints(&[]));
+        for (pos, rotary, theta) in
+            [(pos, 4, 1e4), (pos, 4, 1e6), (pos, 8, 1e4), (other, 4, 1e4), (pos, 4, 1e4)]
+        {
+            x = b.op(Op::Rope { rotary, theta }, &[x, pos])?;
+        }
+        Ok(x)
+    });
+    insta::assert_snapshot!(made(&rotations, "vsincos").join("\n"), @"
+    vsincos %2:f32[1x2],%3:f32[1x2],%1:f32[1x2],s16
+    vsincos %6:f32[1x2],%7:f32[1x2],%5:f32[1x2],s16
+    vsincos %10:f32[1x4],%11:f32[1x4],%9:f32[1x4],s16
+    vsincos %13:f32[1x2],%14:f32[1x2],%1:f32[1x2],s17
+    ");
+    let literals =
+        ir(&rotations).lines().filter(|l| l.contains("literals")).map(str::to_owned).collect::<Vec<_>>();
+    insta::assert_snapshot!(literals.join("\n"), @"
+    dld s0,@2[8] literals+0
+    dld s0,@3[8] literals+64
+    dld s0,@4[16] literals+128
+    ");
+}
+
+/// A product that nothing reads but the seam is whole all the same.
+#[test]
+fn a_product_may_be_the_residual() {
+    let mut b = Builder::new("f");
+    let x = b.param("x", f32s(&[32]));
+    let w = b.weight("w", f32s(&[80, 32]));
+    let y = b.matmul(w, x).unwrap();
+    b.result("hidden", y);
+    insta::assert_snapshot!(ir(&b.finish().unwrap()), @"
+    dld s0,@1[128] x.in+0
+    ldt.f32 %0:f32[1x32],@1[128]
+    bct %1:f16[1x32],%0:f32[1x32]
+    dld s0,@2[2880] constants+0
+    matv.0x5 %2:f32[1x80],%1:f16[1x32],@2[2880] 80 rows, group 32
+    opb %2:f32[1x80]
+    stt.fx32 %2:f32[1x80],.20,@0[320]
+    ");
+}
+
+/// A cache that nothing reads has no edge, and then nor has the position.
+#[test]
+fn what_nothing_reads_has_no_edge() {
+    let mut b = Builder::new("f");
+    let ctx = DimVar { name: "ctx".into(), lo: 0, hi: 256 };
+    b.param("pos", ints(&[]));
+    b.param("cache", Type { dtype: Dtype::F32, shape: vec![Dim::open(ctx), 4.into()] });
+    let x = b.param("x", f32s(&[4]));
+    let y = b.unary(Op::Neg, x).unwrap();
+    b.result("y", y);
+    let text = ir(&b.finish().unwrap());
+    assert!(text.contains("x.in") && !text.contains("pos.in") && !text.contains("cache"), "{text}");
 }

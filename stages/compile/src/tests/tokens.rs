@@ -1,8 +1,8 @@
 //! Calls of several tokens, as text, and what has no rule in them.
 
 use super::patterns::{convolution, recurrence};
-use super::{f32s, function, ints, ir_of};
-use mica_models::hir::{Builder, Op};
+use super::{f32s, function, ints, ir, ir_of};
+use mica_models::hir::{Builder, HirError, Op, ValueId};
 
 #[test]
 fn a_matrix_is_fetched_once_and_what_lies_between_runs_token_by_token() {
@@ -143,6 +143,59 @@ fn a_head_runs_all_tokens_before_the_next_one() {
     ");
 }
 
+/// What rests on weights alone is made once and leaves for each token; a choice among it may be forced, token by token.
+#[test]
+fn what_tokens_share_is_made_once() {
+    let mut b = Builder::new("f");
+    let gain = b.weight("gain", f32s(&[32]));
+    let w = b.weight("w", f32s(&[16, 32]));
+    let y = b.matmul(w, gain).unwrap();
+    let top = b.op(Op::TopK { k: 2 }, &[y]).unwrap();
+    let ids = b.op(Op::TupleGet { index: 1 }, &[top]).unwrap();
+    b.result("y", y);
+    b.result("ids", ids);
+    insta::assert_snapshot!(ir_of(&b.finish().unwrap(), 2), @"
+    dld s0,@1[128] constants+0
+    ldt.f32 %0:f32[1x32],@1[128]
+    bct %1:f16[1x32],%0:f32[1x32]
+    dld s0,@2[576] constants+128
+    matv.0x5 %2:f32[1x16],%1:f16[1x32],@2[576] 16 rows, group 32
+    opb %2:f32[1x16]
+    stt.f32 %2:f32[1x16],@3[64]
+    dst s0,@3[64] y.out+0
+    stt.f32 %2:f32[1x16],@4[64]
+    dst s0,@4[64] y.out+64
+    dld s0,@5[8] forced_ids.in+0
+    ldt.i32 %3:i32[1x2],@5[8]
+    topk %4:i32[1x2],%5:f32[1x2],%2:f32[1x16],%3:i32[1x2] 2
+    opb %5:f32[1x2]
+    stt.i32 %4:i32[1x2],@6[8]
+    dst s0,@6[8] ids.out+0
+    dld s0,@7[8] forced_ids.in+8
+    ldt.i32 %6:i32[1x2],@7[8]
+    topk %7:i32[1x2],%8:f32[1x2],%2:f32[1x16],%6:i32[1x2] 2
+    opb %8:f32[1x2]
+    stt.i32 %7:i32[1x2],@8[8]
+    dst s0,@8[8] ids.out+8
+    ");
+}
+
+/// Between tokens of a call a state would not be rounded as between calls.
+#[test]
+fn a_state_leaves_in_the_format_in_which_it_comes() {
+    use mica_models::hir::{Dtype, Type};
+    let state = |dtype| {
+        let mut b = Builder::new("f");
+        let s = b.param("s", Type::new(dtype, &[32]));
+        let next = b.cast(s, Dtype::F32).unwrap();
+        let next = b.unary(Op::Silu, next).unwrap();
+        b.result("s", next);
+        ir_of(&b.finish().unwrap(), 2)
+    };
+    assert!(state(Dtype::F32).contains("s.out"));
+    assert!(state(Dtype::BF16).contains("leaves in the format in which it comes"), "{}", state(Dtype::BF16));
+}
+
 /// What a head is for the next token rests on what all of them leave in another state: no head can run all tokens first.
 #[test]
 fn a_recurrence_that_reaches_out_of_a_head_is_refused() {
@@ -168,22 +221,68 @@ fn a_recurrence_that_reaches_out_of_a_head_is_refused() {
     assert!(refused.contains("rests on more than a head: compile one token a call"), "{refused}");
 }
 
-/// What runs head by head has no axis of heads to sum along.
+/// What runs head by head has no axis of heads to sum along, to choose from, or to be multiplied along.
 #[test]
 fn heads_do_not_meet_in_a_region() {
-    let mut b = Builder::new("f");
-    let s = b.param("s", f32s(&[2, 8, 16]));
-    let k = b.param("k", f32s(&[2, 8]));
-    let row = b.reshape(k, &[2, 1, 8]).unwrap();
-    let column = b.reshape(k, &[2, 8, 1]).unwrap();
-    let seen = b.matmul(row, s).unwrap();
-    let all = b.sum(seen, 0, true).unwrap();
-    let seen = b.sub(seen, all).unwrap();
-    let update = b.matmul(column, seen).unwrap();
-    let s = b.add(s, update).unwrap();
-    b.result("s", s);
-    let f = b.finish().unwrap();
-    assert!(ir_of(&f, 1).contains("heads do not meet"), "{}", ir_of(&f, 1));
+    type Change = fn(&mut Builder, ValueId) -> Result<ValueId, HirError>;
+    let region = |change: Change| {
+        let mut b = Builder::new("f");
+        let s = b.param("s", f32s(&[2, 8, 16]));
+        let k = b.param("k", f32s(&[2, 8]));
+        let row = b.reshape(k, &[2, 1, 8]).unwrap();
+        let column = b.reshape(k, &[2, 8, 1]).unwrap();
+        let seen = b.matmul(row, s).unwrap();
+        let seen = change(&mut b, seen).unwrap();
+        let update = b.matmul(column, seen).unwrap();
+        let s = b.add(s, update).unwrap();
+        b.result("s", s);
+        ir(&b.finish().unwrap())
+    };
+    assert!(region(|b, seen| b.unary(Op::Silu, seen)).contains("s.out"));
+    let changes: [(&str, Change); 6] = [
+        ("transpose", |b, seen| {
+            let two = b.reshape(seen, &[2, 2, 8])?;
+            let turned = b.transpose(two, &[1, 0, 2])?;
+            b.reshape(turned, &[2, 1, 16])
+        }),
+        ("sum", |b, seen| {
+            let all = b.sum(seen, 0, true)?;
+            b.sub(seen, all)
+        }),
+        ("softmax", |b, seen| {
+            let one = b.sum(seen, 2, false)?;
+            let one = b.reshape(one, &[2])?;
+            let share = b.op(Op::Softmax { axis: 0 }, &[one])?;
+            let share = b.reshape(share, &[2, 1, 1])?;
+            b.mul(seen, share)
+        }),
+        ("norm", |b, seen| {
+            let one = b.sum(seen, 2, false)?;
+            let one = b.reshape(one, &[2])?;
+            let gain = b.weight("gain", f32s(&[2]));
+            let share = b.op(Op::RmsNorm { eps: 1e-6 }, &[one, gain])?;
+            let share = b.reshape(share, &[2, 1, 1])?;
+            b.mul(seen, share)
+        }),
+        ("product", |b, seen| {
+            let one = b.sum(seen, 2, false)?;
+            let one = b.reshape(one, &[2])?;
+            let by = b.param("by", f32s(&[2, 16]));
+            let all = b.matmul(one, by)?;
+            b.sub(seen, all)
+        }),
+        ("experts", |b, seen| {
+            let x = b.reshape(seen, &[2, 16, 1])?;
+            let ids = b.param("ids", ints(&[2]));
+            let up = b.weight("up", f32s(&[8, 16, 16]));
+            let up = b.op(Op::IndexSelect, &[up, ids])?;
+            let y = b.matmul(up, x)?;
+            b.reshape(y, &[2, 1, 16])
+        }),
+    ];
+    for (what, change) in changes {
+        assert!(region(change).contains("heads do not meet"), "{what}: {}", region(change));
+    }
 }
 
 /// Whoever calls one token at a time appends another row than attention takes: several at once could not be the same.

@@ -1,9 +1,15 @@
 //! The search against the documented rule done plainly, at every register width, and at the extremes.
 
-use super::candidates::CANDIDATES;
-use super::sums::TERMS;
 use super::*;
 use half::f16;
+
+/// What the rule says in numbers, in its own words: `TERMS` and `CANDIDATES`, then a format's `lo`, `hi` and `step`.
+const TERMS: usize = 32;
+const CANDIDATES: usize = 12;
+
+fn documented(grid: Grid) -> (f32, f32, f32) {
+    if grid.is_i4() { (-8.0, 7.0, 1.0 / 32.0) } else { (-127.0, 127.0, 1.0 / 384.0) }
+}
 
 fn weights(n: usize, seed: u64, size: f32) -> Vec<f32> {
     let mut state = seed;
@@ -22,11 +28,12 @@ fn one(w: &[f32], grid: Grid, format: ScaleFormat, q: &mut [i8]) -> Result<Fit, 
 
 /// The documented operations on one group, one at a time and in their order.
 fn in_order(w: &[f32], grid: Grid, format: ScaleFormat) -> (Fit, Vec<i8>) {
+    let (lo, hi, step) = documented(grid);
     let max = w.iter().fold(0f32, |m, w| m.max(w.abs()));
     let toward_one = f32::from_bits((254 - (max.to_bits() >> 23)).clamp(1, 254) << 23);
     let near: Vec<f32> = w.iter().map(|w| w * toward_one).collect();
     let free = |w: f32, scale: f32| (w * (1.0 / (scale * toward_one))).round_ties_even();
-    let integer = |w: f32, scale: f32| free(w, scale).clamp(grid.lo, grid.hi);
+    let integer = |w: f32, scale: f32| free(w, scale).clamp(lo, hi);
     let sum = |term: &dyn Fn(f32) -> f32| {
         let block = |block: &[f32]| block.iter().fold(0f32, |sum, &w| sum + term(w));
         near.chunks(TERMS).fold(0f64, |total, terms| total + f64::from(block(terms)))
@@ -37,7 +44,7 @@ fn in_order(w: &[f32], grid: Grid, format: ScaleFormat) -> (Fit, Vec<i8>) {
             r * r
         })
     };
-    let candidates = (0..CANDIDATES).map(|k| rounded(max / grid.hi * (1.0 - k as f32 * grid.step), format));
+    let candidates = (0..CANDIDATES).map(|k| rounded(max / hi * (1.0 - k as f32 * step), format));
     let mut scale = candidates.min_by(|&a, &b| error(a).total_cmp(&error(b))).unwrap();
     let (wq, qq) = (sum(&|w| w * integer(w, scale)), sum(&|w| integer(w, scale) * integer(w, scale)));
     if qq > 0.0 {
@@ -216,6 +223,14 @@ fn extremes() {
     for w in [1e36, f32::MIN_POSITIVE, 1e-45] {
         let (fit, _) = run(&[w, -w, w / 3.0], ScaleFormat::F32).unwrap();
         assert!(fit.scale > 0.0 && fit.error.is_finite() && fit.error <= fit.energy, "{fit:?}");
+    }
+    // the refined scale may be the largest that the format has, but not beyond
+    let top = 65504.0;
+    assert_eq!(run(&[7.0 * top], ScaleFormat::F16).unwrap().0.scale, top);
+    for (scale, ones, refined) in [(64000.0, 1.035_015, top), (top, 1.2, top)] {
+        let w = [vec![7.0 * scale], vec![ones * scale; 100]].concat();
+        let (fit, _) = run(&w, ScaleFormat::F16).unwrap();
+        assert_eq!(fit.scale, refined);
     }
     let (fit, _) = run(&[1e-9, -1e-9], ScaleFormat::F16).unwrap();
     assert!(fit.scale > 0.0 && fit.error <= fit.energy);
