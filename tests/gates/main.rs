@@ -174,7 +174,7 @@ fn a_nan_among_the_activations_is_counted_and_trapped_when_strict() {
         assert!(failed.contains(gate), "{gate}: {failed:?}");
     }
     let trap = strict(source, &spoiled, &captures.ids[..2]).unwrap_err().to_string();
-    for words in ["layer 6 (linear_attention)", "input_layernorm", "a result is not finite"] {
+    for words in ["part 6 (linear_attention)", "input_layernorm", "a result is not finite"] {
         assert!(trap.contains(words), "{trap}");
     }
 }
