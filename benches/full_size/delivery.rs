@@ -1,10 +1,10 @@
 //! From a delivery to constant segments: rates a core, memory, bytes written, and what one changed layer costs.
 
+use crate::Figure;
 use crate::command::{MICA, MODEL, Place, Taken, run};
 use crate::floor::{Floor, floor};
 use crate::model::constant_bytes;
 use crate::shards::{SETTLED, change, shards};
-use crate::{Figure, median};
 use std::fs;
 use std::io::Write;
 use std::path::Path;
@@ -98,15 +98,13 @@ pub fn figures(form: &Form) -> Vec<Figure> {
         floors.push(floor(&files, constants, &place.0));
         builds.push(place.mica(&build));
     }
-    let shares = builds.iter().zip(&floors).map(|(build, floor)| floor.cpu() / build.cpu());
     for (build, Floor { user, system }) in builds.iter().zip(&floors) {
         eprintln!(
             "{}: pack and quantize {:.2} s user + {:.2} s system; reading, hashing and writing alone {user:.2} + {system:.2}",
             form.name, build.user, build.system
         );
     }
-    let share = median(shares);
-    let floor = bytes as f64 / 1e9 / median(floors.iter().map(Floor::cpu));
+    let floor = bytes as f64 / 1e9 / floors.iter().map(Floor::cpu).fold(f64::INFINITY, f64::min);
     let (scanned, built) = (median_run(scans), median_run(builds));
     let layer = bytes / form.layers;
     let linked = place.mica(&["build", "link:full.kernel"]);
@@ -130,7 +128,7 @@ pub fn figures(form: &Form) -> Vec<Figure> {
             named("pack and quantize, delivery bytes"),
             rate(bytes, &built),
             form.rate,
-            format!("GB/s a core; {share:.2} of reading, hashing and writing alone, {floor:.2}"),
+            format!("GB/s a core; {floor:.2} if it only read, hashed and wrote"),
         ),
         Figure::at_most(
             named("memory of it beside mapped files"),
