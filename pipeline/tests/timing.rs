@@ -107,9 +107,23 @@ fn a_model_from_shapes_alone_is_timed_as_the_build_times_it() {
     for model in ["tiny", "tiny-w4a16"] {
         let of = |r: &&Value| r["target"] == format!("timing:{model}.kernel");
         let built = &built["reports"].as_array().unwrap().iter().find(of).unwrap()["timing"];
-        let analyzed = &json(&["analyze", model, "--position", "19"])[0];
-        assert!(analyzed == built, "{model}: the two reports differ");
-        consistent(analyzed);
+        let mut analyzed = json(&["analyze", model, "--position", "19"])[0].take();
+        assert_eq!(analyzed.as_object_mut().unwrap().remove("model"), Some(model.into()));
+        assert!(analyzed == *built, "{model}: the two reports differ");
+        consistent(&analyzed);
+    }
+}
+
+#[test]
+fn without_a_name_every_model_of_the_workspace_is_timed() {
+    let each = ["tiny", "tiny-w4a16"].map(|name| json(&["analyze", name, "--device", "qb16"]));
+    let all = json(&["analyze", "--device", "qb16"]);
+    assert_eq!(all, Value::Array(each.iter().flat_map(|one| one.as_array().unwrap()).cloned().collect()));
+    assert_eq!(all[1]["model"], "tiny-w4a16");
+    let text = well(&["analyze", "--device", "qb16"]);
+    for name in ["tiny", "tiny-w4a16"] {
+        let one = format!("{name}\n\n{}", well(&["analyze", name, "--device", "qb16"]));
+        assert!(text.contains(&one), "{text}");
     }
 }
 
@@ -538,6 +552,8 @@ fn what_cannot_be_timed_is_refused() {
         ("analyze qwen3_5_35b_a3b --layers 41", "has 40 layers, and 41 were asked for"),
         ("analyze tiny --dim ctx_len=4", "--dim is of a function"),
         ("analyze tiny:layer0 --layers 2", "--layers is of a whole model"),
+        ("analyze --svg roof.svg", "--svg is of one model: name it, as in `mica analyze tiny --svg …`"),
+        ("analyze --config c.json", "--config is of one model"),
         ("analyze tiny:layer0 --trace t.json", "--trace is of a whole model"),
         ("analyze tiny --device qb64", "expected qb1, qb4, qb16"),
         ("-f SMALL analyze tiny", "10 of them are the constants of a part each: bake them"),

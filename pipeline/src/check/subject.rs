@@ -63,6 +63,20 @@ impl<'a> Places<'a> {
         obtain.delivery(name, roles).map_err(Refused::because)
     }
 
+    /// The names of the workspace's models, in its own order.
+    ///
+    /// # Errors
+    /// No workspace, or one without a model.
+    pub fn models(&self) -> Result<Vec<String>, Refused> {
+        let names: Vec<String> = self.workspace()?.config.model.keys().cloned().collect();
+        if names.is_empty() {
+            return Err(Refused(
+                "the workspace has no model: give the name of a described one (`mica models`)".into(),
+            ));
+        }
+        Ok(names)
+    }
+
     fn workspace(&self) -> Result<&Workspace, Refused> {
         self.load().map_err(Refused::because)
     }

@@ -24,8 +24,9 @@ use std::path::Path;
 /// What is asked for.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// What to analyze: a whole model's kernel (`MODEL`), or a function or module (`MODEL:PATH`).
-    pub selector: String,
+    /// What to analyze: a whole model's kernel (`MODEL`), or a function or module (`MODEL:PATH`) [default: every model of
+    /// the workspace].
+    pub selector: Option<String>,
     #[command(flatten)]
     /// Dimensions and machine.
     pub subject: subject::Asked,
@@ -104,17 +105,17 @@ pub fn run(
     args: &Args,
 ) -> Result<u8, CliError> {
     let places = Places::new(workspace, cache, offline);
-    if !args.selector.contains(':') {
+    let Some(selector) = args.selector.as_deref().filter(|selector| selector.contains(':')) else {
         return whole::run(&places, args);
-    }
+    };
     if let Some(word) = args.how.said() {
         return Err(Refused(format!(
             "{word} is of a whole model: give its name alone, as in `mica analyze {}`",
-            mica_models::select::model_of(&args.selector)
+            mica_models::select::model_of(selector)
         ))
         .into());
     }
-    let subject = Subject::new(&args.selector, &args.subject, &places)?;
+    let subject = Subject::new(selector, &args.subject, &places)?;
     let machine = subject.machine()?;
     for w in &machine.warnings {
         crate::progress::say(&format!("warning: {w}"));

@@ -11,6 +11,7 @@ use crate::progress::say;
 use crate::timing::shaped::Shaped;
 use crate::timing::{Calls, On, Timing, render, trace};
 use crate::workspace::MOST_TOKENS;
+use serde::Serialize;
 use std::fs::File;
 use std::io::{BufWriter, Write};
 use std::path::Path;
@@ -63,10 +64,69 @@ impl How {
     }
 }
 
-/// Runs the command on a model's name.
+/// A report with the name of its model.
+#[derive(Serialize)]
+struct Named<'n> {
+    model: &'n str,
+    #[serde(flatten)]
+    timing: Timing,
+}
+
+/// Runs the command on a model's name, or on every model of the workspace.
 pub fn run(places: &Places<'_>, args: &Args) -> Result<u8, CliError> {
+    let names = match &args.selector {
+        Some(name) => vec![name.clone()],
+        None => places.models()?,
+    };
+    if let (None, Some(word), Some(name)) = (&args.selector, of_one(args), names.first()) {
+        let refused = format!("{word} is of one model: name it, as in `mica analyze {name} {word} …`");
+        return Err(Refused(refused).into());
+    }
+    let (mut all, mut texts) = (Vec::new(), Vec::new());
+    for name in &names {
+        let timings = one(name, places, args)?;
+        if !args.json {
+            let heading = if names.len() > 1 { format!("{name}\n\n") } else { String::new() };
+            texts.push(heading + &text(&timings, &args.how));
+        }
+        all.extend(timings.into_iter().map(|timing| Named { model: name, timing }));
+    }
+    out(&match args.json {
+        true => serde_json::to_string_pretty(&all).unwrap_or_default() + "\n",
+        false => texts.join("\n"),
+    })?;
+    Ok(WELL)
+}
+
+/// A word that says something of one model, if one was said.
+fn of_one(args: &Args) -> Option<&'static str> {
+    let (asked, how) = (&args.subject, &args.how);
+    [
+        ("--config", asked.config.is_some()),
+        ("--delivery", asked.delivery.is_some()),
+        ("--weights", asked.weights.is_some()),
+        ("--svg", how.svg.is_some()),
+        ("--trace", how.trace.is_some()),
+    ]
+    .into_iter()
+    .find_map(|(word, said)| said.then_some(word))
+}
+
+/// The first report, and a table of several.
+fn text(timings: &[Timing], how: &How) -> String {
+    let mut text = render::text(&timings[0], render::Show { ops: how.ops, memory: how.memory });
+    if how.tokens.len() > 1 {
+        text += &format!("\n{}", render::calls(timings));
+    } else if timings.len() > 1 {
+        text += &format!("\n{}", render::positions(timings));
+    }
+    text
+}
+
+/// A report a number of tokens and a position; writes the pictures that were asked for.
+fn one(name: &str, places: &Places<'_>, args: &Args) -> Result<Vec<Timing>, CliError> {
     let how = &args.how;
-    let subject = Subject::whole(&args.selector, how.layers, &args.subject, places)?;
+    let subject = Subject::whole(name, how.layers, &args.subject, places)?;
     if !args.dim.is_empty() {
         return Err(Refused("--dim is of a function; a whole model takes --position".into()).into());
     }
@@ -106,7 +166,7 @@ pub fn run(places: &Places<'_>, args: &Args) -> Result<u8, CliError> {
     if let Some(path) = &how.svg {
         let title = format!(
             "{} on {}, position {}: {} cycles",
-            args.selector, machine.product.name, all[0].position, all[0].cycles.total
+            name, machine.product.name, all[0].position, all[0].cycles.total
         );
         write(path, all[0].roofline.svg(&title).as_bytes())?;
     }
@@ -120,18 +180,7 @@ pub fn run(places: &Places<'_>, args: &Args) -> Result<u8, CliError> {
             Err(trace::TraceError::Count(e)) => return Err(Refused::because(e).into()),
         }
     }
-    if args.json {
-        out(&(serde_json::to_string_pretty(&all).unwrap_or_default() + "\n"))?;
-        return Ok(WELL);
-    }
-    let mut text = render::text(&all[0], render::Show { ops: how.ops, memory: how.memory });
-    if tokens.len() > 1 {
-        text += &format!("\n{}", render::calls(&all));
-    } else if all.len() > 1 {
-        text += &format!("\n{}", render::positions(&all));
-    }
-    out(&text)?;
-    Ok(WELL)
+    Ok(all)
 }
 
 /// Checks that the caches and the model reach all positions of a call.

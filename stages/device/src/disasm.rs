@@ -5,7 +5,7 @@
 
 use crate::access::Strides;
 use crate::format::Format;
-use crate::isa::{Broadcast, Engine, Instr, MatvFlags, NONE, ReduceOp, ScalarOp, UnaryOp, VectorOp};
+use crate::isa::{Broadcast, Engine, Instr, MatvFlags, NONE, Opcode, ReduceOp, ScalarOp, UnaryOp, VectorOp};
 use crate::layout::WeightFormat;
 use crate::signature::{Flags, Operand, signature};
 use std::fmt::Write;
@@ -28,14 +28,20 @@ pub const fn weight_text(w: WeightFormat) -> &'static str {
     }
 }
 
-/// One instruction that the static check has passed.
-pub fn line(i: &Instr) -> String {
-    let sig = signature(i.op);
-    let mut text = String::from(i.op.text());
-    for suffix in suffixes(sig.flags, i.flags) {
+/// An opcode with what its flags say: `matv.i8.s32`.
+pub fn mnemonic(op: Opcode, flags: u8) -> String {
+    let mut text = String::from(op.text());
+    for suffix in suffixes(signature(op).flags, flags) {
         text.push('.');
         text.push_str(suffix);
     }
+    text
+}
+
+/// One instruction that the static check has passed.
+pub fn line(i: &Instr) -> String {
+    let sig = signature(i.op);
+    let mut text = mnemonic(i.op, i.flags);
     let mut separator = " ";
     for operand in sig.operands {
         if let Some(operand) = operand_text(i, *operand) {

@@ -1,43 +1,10 @@
 //! The text form of the tile IR, for snapshots: one line an instruction, loops indented.
 
 use super::{Inst, Item, Program, Reg, Tile};
-use mica_device::format::Format;
-use mica_device::isa::{Broadcast, Opcode, ReduceOp, ScalarOp, UnaryOp, VectorOp};
+use mica_device::disasm::mnemonic;
+use mica_device::isa::Opcode;
 use mica_device::object::Symbol;
 use std::fmt::{self, Write};
-
-fn format_text(f: Format) -> &'static str {
-    match f {
-        Format::F32 => "f32",
-        Format::F16 => "f16",
-        Format::Bf16 => "bf16",
-        Format::Fx32 => "fx32",
-        Format::I32 => "i32",
-        Format::I8 => "i8",
-    }
-}
-
-/// The mnemonic with its sub-operation.
-pub fn mnemonic(op: Opcode, flags: u8) -> String {
-    let sub = match op {
-        Opcode::Vbin => VectorOp::from_code(flags & 15)
-            .zip(Broadcast::from_code(flags >> 4))
-            .map(|(o, b)| format!("{}.{}", o.text(), b.text())),
-        Opcode::Vbini => VectorOp::from_code(flags).map(|o| o.text().into()),
-        Opcode::Vun => UnaryOp::from_code(flags).map(|o| o.text().into()),
-        Opcode::Salu => ScalarOp::from_code(flags & 0x7f).map(|o| o.text().into()),
-        Opcode::Red => ReduceOp::from_code(flags & 15)
-            .map(|o| format!("{}.{}", o.text(), if flags >> 4 == 0 { "rows" } else { "cols" })),
-        Opcode::Ldt | Opcode::Stt => Format::from_code(flags).map(|f| format_text(f).into()),
-        Opcode::Matv => Some(format!("{flags:#x}")),
-        Opcode::Tmvt if flags & 1 != 0 => Some("more".into()),
-        _ => None,
-    };
-    match sub {
-        Some(sub) => format!("{}.{sub}", op.text()),
-        None => op.text().into(),
-    }
-}
 
 impl fmt::Display for Tile {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -45,7 +12,7 @@ impl fmt::Display for Tile {
         if self.offset != 0 {
             write!(f, "+{}", self.offset)?;
         }
-        write!(f, ":{}[", format_text(self.format))?;
+        write!(f, ":{}[", self.format.text())?;
         match self.count {
             Some(s) => write!(f, "s{s}<={}", self.rows)?,
             None => write!(f, "{}", self.rows)?,

@@ -226,8 +226,8 @@ fn attention_walks_the_cache_in_blocks() {
       vbin.add.same %11:f32[1x2],%11:f32[1x2],%17:f32[1x2]
       vbin.mul.stretch %10:f32[2x16],%10:f32[2x16],%16:f32[1x2]
       vun.cvt %9:f32[1x2],%15:f32[1x2]
-      tmvt.more %10:f32[1x16],%13:f16[s21<=128x16],%14:f32[s21<=128x1]
-      tmvt.more %10+64:f32[1x16],%13:f16[s21<=128x16],%14+512:f32[s21<=128x1]
+      tmvt.acc %10:f32[1x16],%13:f16[s21<=128x16],%14:f32[s21<=128x1]
+      tmvt.acc %10+64:f32[1x16],%13:f16[s21<=128x16],%14+512:f32[s21<=128x1]
       fence
       salu.min s25,s24,1
       loop s25,s25
@@ -260,8 +260,8 @@ fn attention_walks_the_cache_in_blocks() {
         vbin.add.same %11:f32[1x2],%11:f32[1x2],%21:f32[1x2]
         vbin.mul.stretch %10:f32[2x16],%10:f32[2x16],%20:f32[1x2]
         vun.cvt %9:f32[1x2],%19:f32[1x2]
-        tmvt.more %10:f32[1x16],%13:f16[s24<=128x16],%18:f32[s24<=128x1]
-        tmvt.more %10+64:f32[1x16],%13:f16[s24<=128x16],%18+512:f32[s24<=128x1]
+        tmvt.acc %10:f32[1x16],%13:f16[s24<=128x16],%18:f32[s24<=128x1]
+        tmvt.acc %10+64:f32[1x16],%13:f16[s24<=128x16],%18+512:f32[s24<=128x1]
         fence
       end
     end

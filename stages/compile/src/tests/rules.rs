@@ -23,10 +23,10 @@ fn matrices_share_one_broadcast() {
     ldt.f32 %0:f32[1x32],@1[128]
     bct %1:f16[1x32],%0:f32[1x32]
     dld s0,@2[2880] constants+0
-    matv.0x5 %2:f32[1x80],%1:f16[1x32],@2[2880] 80 rows, group 32
+    matv.i8.s32 %2:f32[1x80],%1:f16[1x32],@2[2880] 80 rows, group 32
     opb %2:f32[1x80]
     dld s0,@3[2880] constants+2880
-    matv.0x5 %3:f32[1x80],%1:f16[1x32],@3[2880] 80 rows, group 32
+    matv.i8.s32 %3:f32[1x80],%1:f16[1x32],@3[2880] 80 rows, group 32
     opb %3:f32[1x80]
     vun.silu %4:f32[1x80],%2:f32[1x80]
     opb %4:f32[1x80]
@@ -50,10 +50,10 @@ fn a_product_that_only_leaves_is_never_whole() {
     bct %1:f16[1x4096],%0:f32[1x4096]
     dld s0,@2[262400] constants+0
     dld s0,@3[262400] constants+262400
-    matv.0x5 %2:f32[1x64],%1:f16[1x4096],@2[262400] 64 rows, group 4096
+    matv.i8.s32 %2:f32[1x64],%1:f16[1x4096],@2[262400] 64 rows, group 4096
     stt.f32 %2:f32[1x64],@4[256]
     dst s0,@4[256] y.out+0
-    matv.0x5 %3:f32[1x64],%1:f16[1x4096],@3[262400] 64 rows, group 4096
+    matv.i8.s32 %3:f32[1x64],%1:f16[1x4096],@3[262400] 64 rows, group 4096
     stt.f32 %3:f32[1x64],@5[256]
     dst s0,@5[256] y.out+256
     ");
@@ -83,21 +83,21 @@ fn experts_are_fetched_by_index() {
     sget s16,%0:i32[1x2] 0
     salu.mul s16,s16,1152
     dld s0,s16,@3[1152] constants+0
-    matv.0x0 %3:f32[1x64],%2:f16[1x32],@3[1152] 64 rows, group 32
+    matv.i4 %3:f32[1x64],%2:f16[1x32],@3[1152] 64 rows, group 32
     sget s16,%0:i32[1x2] 1
     salu.mul s16,s16,1152
     dld s0,s16,@4[1152] constants+0
-    matv.0x0 %3+256:f32[1x64],%2:f16[1x32],@4[1152] 64 rows, group 32
+    matv.i4 %3+256:f32[1x64],%2:f16[1x32],@4[1152] 64 rows, group 32
     opb %3:f32[2x64]
     bct %4:f16[1x128],%3:f32[1x128]
     sget s16,%0:i32[1x2] 0
     salu.mul s16,s16,1152
     dld s0,s16,@5[1152] constants+9216
-    matv.0x0 %5:f32[1x32],%4:f16[1x64],@5[1152] 32 rows, group 32
+    matv.i4 %5:f32[1x32],%4:f16[1x64],@5[1152] 32 rows, group 32
     sget s16,%0:i32[1x2] 1
     salu.mul s16,s16,1152
     dld s0,s16,@6[1152] constants+9216
-    matv.0x0 %5+128:f32[1x32],%4+128:f16[1x64],@6[1152] 32 rows, group 32
+    matv.i4 %5+128:f32[1x32],%4+128:f16[1x64],@6[1152] 32 rows, group 32
     opb %5:f32[64x1]
     red.sum.cols %6:f32[1x32],%5:f32[2x32]
     opb %6:f32[1x32]
@@ -338,7 +338,7 @@ fn a_product_may_be_the_residual() {
     ldt.f32 %0:f32[1x32],@1[128]
     bct %1:f16[1x32],%0:f32[1x32]
     dld s0,@2[2880] constants+0
-    matv.0x5 %2:f32[1x80],%1:f16[1x32],@2[2880] 80 rows, group 32
+    matv.i8.s32 %2:f32[1x80],%1:f16[1x32],@2[2880] 80 rows, group 32
     opb %2:f32[1x80]
     stt.fx32 %2:f32[1x80],.20,@0[320]
     ");

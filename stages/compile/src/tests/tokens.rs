@@ -31,8 +31,8 @@ fn a_matrix_is_fetched_once_and_what_lies_between_runs_token_by_token() {
     bct %6:f16[1x32],%3:f32[1x32]
     bct %7:f16[1x32],%5:f32[1x32]
     dld s0,@4[2880] constants+128
-    matv.0x5 %8:f32[1x80],%6:f16[1x32],@4[2880] 80 rows, group 32
-    matv.0x5 %9:f32[1x80],%7:f16[1x32],@4[2880] 80 rows, group 32
+    matv.i8.s32 %8:f32[1x80],%6:f16[1x32],@4[2880] 80 rows, group 32
+    matv.i8.s32 %9:f32[1x80],%7:f16[1x32],@4[2880] 80 rows, group 32
     opb %8:f32[1x80]
     opb %9:f32[1x80]
     vun.silu %10:f32[1x80],%8:f32[1x80]
@@ -159,7 +159,7 @@ fn what_tokens_share_is_made_once() {
     ldt.f32 %0:f32[1x32],@1[128]
     bct %1:f16[1x32],%0:f32[1x32]
     dld s0,@2[576] constants+128
-    matv.0x5 %2:f32[1x16],%1:f16[1x32],@2[576] 16 rows, group 32
+    matv.i8.s32 %2:f32[1x16],%1:f16[1x32],@2[576] 16 rows, group 32
     opb %2:f32[1x16]
     stt.f32 %2:f32[1x16],@3[64]
     dst s0,@3[64] y.out+0
