@@ -79,6 +79,18 @@ impl NodeError {
         }
     }
 
+    /// Of what nodes lack, what a person is told first: a failure of a node's own, before what was only not started or
+    /// waited for one, which comes first in the graph as often as not.
+    pub fn first_of(errors: &[Option<NodeError>]) -> Option<&NodeError> {
+        let rank = |e: &&NodeError| match e {
+            NodeError::Stage { .. } | NodeError::Environment { .. } | NodeError::Lost { .. } => 0,
+            NodeError::Needs { .. } => 1,
+            NodeError::WouldRun { .. } | NodeError::MightRun { .. } | NodeError::Stopped { .. } => 2,
+        };
+        // the first of equals
+        errors.iter().flatten().min_by_key(rank)
+    }
+
     /// What a person is told who asks about this node alone: also what its cause said.
     pub fn with_cause(&self) -> String {
         match self {
@@ -275,6 +287,24 @@ mod tests {
         assert_eq!((target.as_str(), needs.as_str()), ("score:m", "quantize:m.layer0"));
         assert_eq!(cause, "quantize:m.layer0: no group");
         assert_eq!(first.seen_by("quantize:m.layer0"), first, "a node's own refusal stays its own");
+    }
+
+    #[test]
+    fn a_failure_is_told_before_what_was_not_started_for_it() {
+        let stopped = |target: &str| Some(NodeError::Stopped { target: target.into() });
+        let failed = |target: &str| Some(NodeError::Stage { target: target.into(), message: "NaN".into() });
+        let needs = failed("quantize:m.layer5").map(|e| e.seen_by("simulate:m.layer5"));
+        let all = [
+            None,
+            stopped("quantize:m.layer4"),
+            needs,
+            failed("quantize:m.layer5"),
+            failed("quantize:m.layer6"),
+        ];
+        assert_eq!(NodeError::first_of(&all), all[3].as_ref());
+        assert_eq!(NodeError::first_of(&all[..3]), all[2].as_ref());
+        assert_eq!(NodeError::first_of(&all[..2]), all[1].as_ref());
+        assert_eq!(NodeError::first_of(&all[..1]), None);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use super::{FAILED, WELL, build, here, out};
 use crate::calibrate::{Ground, Measured, Seen, fraction_bits, measure};
-use crate::error::{CliError, with_causes};
+use crate::error::{CliError, NodeError, with_causes};
 use crate::graph::Job;
 use crate::progress::say;
 use crate::queries;
@@ -102,7 +102,7 @@ fn one(session: &Session, model: usize) -> Result<Measured, String> {
     let goals: Vec<usize> = (0..graph.nodes.len()).filter(is_segment).collect();
     let processors = std::thread::available_parallelism().map_or(1, usize::from);
     let errors = build::settle(session, &graph.closure(&goals), processors, false);
-    if let Some(e) = errors.iter().flatten().next() {
+    if let Some(e) = NodeError::first_of(&errors) {
         return Err(e.to_string());
     }
     let (db, input) = (&session.db, session.models[model]);
