@@ -1,5 +1,6 @@
 //! Runs of the command, and what each took.
 
+use crate::cpu::Cpu;
 use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -16,19 +17,11 @@ const LOOK: Duration = Duration::from_millis(5);
 /// What a run took.
 pub struct Taken {
     pub wall: f64,
-    pub user: f64,
-    pub system: f64,
+    pub cpu: Cpu,
     /// Most memory at a time beside mapped files.
     pub memory: u64,
     /// Bytes that went to files.
     pub written: u64,
-}
-
-impl Taken {
-    /// Seconds of processors.
-    pub fn cpu(&self) -> f64 {
-        self.user + self.system
-    }
 }
 
 /// A folder that goes when the bench ends.
@@ -79,11 +72,9 @@ pub fn run(mut command: Command) -> Taken {
         std::thread::sleep(LOOK);
     }
     assert_eq!(status, 0, "{command:?} succeeds");
-    let seconds = |t: libc::timeval| t.tv_sec as f64 + t.tv_usec as f64 / 1e6;
     Taken {
         wall: start.elapsed().as_secs_f64(),
-        user: seconds(usage.ru_utime),
-        system: seconds(usage.ru_stime),
+        cpu: Cpu::of(&usage),
         memory,
         // counted in blocks of 512 bytes
         written: usage.ru_oublock as u64 * 512,

@@ -2,7 +2,8 @@
 
 use crate::Figure;
 use crate::command::{MICA, MODEL, Place, Taken, run};
-use crate::floor::{Floor, floor};
+use crate::cpu::Cpu;
+use crate::floor::floor;
 use crate::model::constant_bytes;
 use crate::shards::{SETTLED, change, shards};
 use std::fs;
@@ -40,7 +41,7 @@ pub const BFLOAT16: Form = Form { name: "bfloat16", arguments: &["--format", "bf
 
 /// The run of the middle CPU time.
 fn median_run(mut runs: Vec<Taken>) -> Taken {
-    runs.sort_by(|a, b| a.cpu().total_cmp(&b.cpu()));
+    runs.sort_by(|a, b| a.cpu.total().total_cmp(&b.cpu.total()));
     runs.swap_remove(runs.len() / 2)
 }
 
@@ -76,7 +77,7 @@ pub fn figures(form: &Form) -> Vec<Figure> {
         shards.len(),
         made.wall
     );
-    let rate = |bytes: u64, t: &Taken| bytes as f64 / 1e9 / t.cpu();
+    let rate = |bytes: u64, t: &Taken| bytes as f64 / 1e9 / t.cpu.total();
     // else every command scans the new files again, for itself
     std::thread::sleep(SETTLED);
 
@@ -98,13 +99,13 @@ pub fn figures(form: &Form) -> Vec<Figure> {
         floors.push(floor(&files, constants, &place.0));
         builds.push(place.mica(&build));
     }
-    for (build, Floor { user, system }) in builds.iter().zip(&floors) {
+    for (build, Cpu { user, system }) in builds.iter().zip(&floors) {
         eprintln!(
             "{}: pack and quantize {:.2} s user + {:.2} s system; reading, hashing and writing alone {user:.2} + {system:.2}",
-            form.name, build.user, build.system
+            form.name, build.cpu.user, build.cpu.system
         );
     }
-    let floor = bytes as f64 / 1e9 / floors.iter().map(Floor::cpu).fold(f64::INFINITY, f64::min);
+    let floor = bytes as f64 / 1e9 / floors.iter().map(|floor| floor.total()).fold(f64::INFINITY, f64::min);
     let (scanned, built) = (median_run(scans), median_run(builds));
     let layer = bytes / form.layers;
     let linked = place.mica(&["build", "link:full.kernel"]);

@@ -2,6 +2,7 @@
 //! bytes as the constants have are hashed and written, and nothing is computed. All threads share it, as the command's do,
 //! and pieces stay in the processor's cache from the hash to the file. Whatever the command takes beyond that is its own.
 
+use crate::cpu::Cpu;
 use std::fs::File;
 use std::hint::black_box;
 use std::ops::Range;
@@ -12,22 +13,9 @@ use std::sync::Mutex;
 /// Bytes that a thread hashes and writes at a time.
 const PIECE: u64 = 512 << 10;
 
-/// Seconds of processors, and how many of them the system's own.
-pub struct Floor {
-    pub user: f64,
-    pub system: f64,
-}
-
-impl Floor {
-    /// Both.
-    pub fn cpu(&self) -> f64 {
-        self.user + self.system
-    }
-}
-
 /// Reads `files` and writes a file of `constants` bytes in `dir`, which is removed.
-pub fn floor(files: &[&Path], constants: u64, dir: &Path) -> Floor {
-    let before = used();
+pub fn floor(files: &[&Path], constants: u64, dir: &Path) -> Cpu {
+    let before = Cpu::own();
     let path = dir.join("floor");
     let out = File::create(&path).expect("a file");
     let flags = rustix::fs::FallocateFlags::empty();
@@ -56,8 +44,7 @@ pub fn floor(files: &[&Path], constants: u64, dir: &Path) -> Floor {
     });
     drop(out);
     std::fs::remove_file(&path).expect("the file of this bench");
-    let after = used();
-    Floor { user: after.user - before.user, system: after.system - before.system }
+    Cpu::own().since(before)
 }
 
 /// A thread's share of both, piece by piece.
@@ -90,16 +77,4 @@ fn sums(maps: &[memmap2::Mmap], range: Range<u64>) -> u64 {
         start = end;
     }
     sum
-}
-
-/// What this process has used so far.
-fn used() -> Floor {
-    // SAFETY: `rusage` is plain numbers, for which zeros are a value, and the call writes one.
-    let usage = unsafe {
-        let mut usage: libc::rusage = std::mem::zeroed();
-        assert_eq!(libc::getrusage(libc::RUSAGE_SELF, &mut usage), 0, "a process may ask for its own");
-        usage
-    };
-    let seconds = |t: libc::timeval| t.tv_sec as f64 + t.tv_usec as f64 / 1e6;
-    Floor { user: seconds(usage.ru_utime), system: seconds(usage.ru_stime) }
 }

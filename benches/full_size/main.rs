@@ -6,6 +6,7 @@
 //! `bfloat16`, `bound`, `accuracy`; and `forty`, which takes 23 GB of disk and runs only where it is named.
 
 mod command;
+mod cpu;
 mod decode;
 mod delivery;
 mod floor;
