@@ -141,7 +141,7 @@ impl<'p, I: BufRead, O: Write> Debugger<'p, I, O> {
 
     /// Tells a trap, and lets the person look at the device as it was left.
     pub fn trapped(&mut self, trap: &Trap, view: Option<&View<'_>>) {
-        let (at, source) = (trap.instruction, self.source(trap.layer << 16 | trap.op));
+        let (at, source) = (trap.instruction, self.source(trap.part << 16 | trap.op));
         self.say(&format!("trapped at instruction {at} ({}), {source}: {}", trap.mnemonic, trap.fault));
         let lines = self.around(trap.instruction, 3);
         self.say(&lines);

@@ -130,7 +130,7 @@ fn a_trap_is_told_with_its_surroundings() {
     let (heard, left) = hear(&Wanted::default(), "step\np t1\n", true);
     insta::assert_snapshot!(heard);
     let Err(SimError::Trap(t)) = left else { panic!("{left:?}") };
-    assert_eq!((t.instruction, t.layer, t.op), (7, 1, 0));
+    assert_eq!((t.instruction, t.part, t.op), (7, 1, 0));
     let (heard, _) = hear(&Wanted::default(), "", false);
     assert!(!heard.contains("trapped"), "{heard}");
 }

@@ -122,18 +122,18 @@ pub enum SimError {
 
 /// A fault, and the instruction that met it.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
-#[error("instruction {instruction} ({mnemonic}), part {layer} ({part}), op {op} ({name} {label}): {fault}")]
+#[error("instruction {instruction} ({mnemonic}), part {part} ({kind}), op {op} ({name} {label}): {fault}")]
 pub struct Trap {
     /// Index of the instruction in the kernel.
     pub instruction: usize,
     /// Its mnemonic.
     pub mnemonic: &'static str,
     /// Part it was compiled from, counted in the kernel: `src >> 16`.
-    pub layer: u32,
+    pub part: u32,
     /// Op it was compiled from: `src & 0xffff`.
     pub op: u32,
     /// Kind of the part; empty where the kernel does not say.
-    pub part: String,
+    pub kind: String,
     /// Name of the op; empty where the kernel does not say.
     pub name: String,
     /// Where the op stands in the model; empty where the kernel does not say.

@@ -39,7 +39,7 @@ pub fn explained(e: &SimError, program: &Program, parts: &[String]) -> String {
     match e {
         SimError::Trap(t) => {
             let lines = around(program, t.instruction, AROUND, &|src| source(program, parts, src));
-            let at = source(program, parts, t.layer << 16 | t.op);
+            let at = source(program, parts, t.part << 16 | t.op);
             let (instruction, mnemonic, fault) = (t.instruction, t.mnemonic, &t.fault);
             format!("instruction {instruction} ({mnemonic}), {at}: {fault}\n{}", lines.trim_end())
         }

@@ -93,14 +93,14 @@ impl Program {
     pub(crate) fn trap(&self, instruction: usize, fault: Fault) -> SimError {
         // the program counter cannot leave the code: the check saw to loops and to the final halt
         let i = &self.code[instruction];
-        let (layer, op) = (i.src >> 16, i.src & 0xffff);
+        let (part, op) = (i.src >> 16, i.src & 0xffff);
         let info = self.op(i.src);
         SimError::Trap(Box::new(Trap {
             instruction,
             mnemonic: i.op.text(),
-            layer,
+            part,
             op,
-            part: self.parts.get(layer as usize).cloned().unwrap_or_default(),
+            kind: self.parts.get(part as usize).cloned().unwrap_or_default(),
             name: info.map(|i| i.op.clone()).unwrap_or_default(),
             label: info.map(|i| i.label.clone()).unwrap_or_default(),
             fault,
