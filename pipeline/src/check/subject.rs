@@ -67,12 +67,13 @@ impl<'a> Places<'a> {
     ///
     /// # Errors
     /// No workspace, or one without a model.
-    pub fn models(&self) -> Result<Vec<String>, Refused> {
-        let names: Vec<String> = self.workspace()?.config.model.keys().cloned().collect();
+    pub fn models(&self) -> Result<Vec<String>, CliError> {
+        let names: Vec<String> = self.load()?.config.model.keys().cloned().collect();
         if names.is_empty() {
             return Err(Refused(
                 "the workspace has no model: give the name of a described one (`mica models`)".into(),
-            ));
+            )
+            .into());
         }
         Ok(names)
     }
